@@ -82,9 +82,16 @@ def pytest_xdist_setupnodes() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Files with slow tests come first: one of them at the end would be waited for by all. Of the
-    sets of a ReaderContract every fourth is read by a worker process; with --long all are. Tests
-    that an earlier stage of the gate saw pass are left out."""
+    """Files with slow tests come first: one of them at the end would be waited for by all. Of tests
+    that are marked ``some(n)`` every n-th case is fast, and the others are slow. Of the sets of a
+    ReaderContract every fourth is read by a worker process; with --long all are. Tests that an
+    earlier stage of the gate saw pass are left out."""
+    cases = Counter[tuple[object, ...]]()
+    for item in items:
+        if isinstance(item, pytest.Function) and (mark := item.get_closest_marker("some")):
+            case = cases[item.cls, item.function] = cases[item.cls, item.function] + 1
+            if case % mark.args[0] != 1:
+                item.add_marker("slow")
     passed = set(Path(PASSED_BEFORE).read_text().splitlines()) if PASSED_BEFORE else set[str]()
     before = [item for item in items if item.nodeid in passed]
     items[:] = [item for item in items if item.nodeid not in passed]

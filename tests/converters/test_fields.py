@@ -95,6 +95,7 @@ KINDS = [(name, kind) for name in ENCODINGS for kind in (".h5", ".lmdb")]
 KINDS.remove(("gzip", ".lmdb"))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("encoding", "suffix"), KINDS)
 def test_masks_are_kept_to_the_bit(
     folders: tuple[Path, Path], tmp_path: Path, encoding: str, suffix: str

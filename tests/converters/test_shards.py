@@ -57,6 +57,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("kind", OPTIONS)
 def test_shards_hold_what_one_file_holds(photos: Path, tmp_path: Path, kind: str) -> None:
     """The shards, one behind the other, are the samples, labels and paths of the single file, and

@@ -219,6 +219,7 @@ def packed(path: Path, side: int = 12) -> Path:
     return Path(write_hdf5(path / "packed.h5", pack(paint(64, (side, side, 3)))))
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("extra", [{}, {"flip": True}, {"dtype": "float32"}, {"contiguous": True}])
 @pytest.mark.parametrize("verify", ["first", "always"])
 @pytest.mark.parametrize("storage", ["hdf5", "lmdb", "shards"])

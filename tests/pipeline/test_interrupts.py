@@ -150,12 +150,13 @@ def acts(reader: AsyncReader) -> dict[str, tuple[Callable[[], Any], set[int]]]:
 #: Calls of a reader, and kinds of readers: the usual ones are fast tests.
 CALLS = ("fetchData", "getNextBatch", "loop", "seek", "go_to", "load_state_dict", "keep", "release")
 KINDS = ("plain", "debug", "copy", "trace", "late", "eager")
+FAST = {*((what, "plain") for what in (*CALLS, "close")), ("getNextBatch", "late")}
 
 
 @pytest.mark.parametrize(
     ("what", "kind"),
     [
-        pytest.param(what, kind, marks=[pytest.mark.slow] * ("plain" != kind != "late"))
+        pytest.param(what, kind, marks=[pytest.mark.slow] * ((what, kind) not in FAST))
         for what in (*CALLS, "close")
         for kind in KINDS
     ],

@@ -54,6 +54,7 @@ def eighths(data: st.DataObject, side: int) -> tuple[int, int]:
     return start, data.draw(st.integers(4, 8 * side - start))
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("dtype", ["u1", "u2", "i2", "i4", "i8", "?", "f2", "f4", "f8"])
 @pytest.mark.parametrize("interpolation", geometry.INTERPOLATIONS)
 @settings(max_examples=30, deadline=None)

@@ -536,7 +536,10 @@ def test_every_kernel_has_a_case() -> None:
     assert set(CASES) >= set(_compiled.KERNELS)
 
 
-@pytest.mark.parametrize("end", [True, False], ids=["behind", "before"])
+@pytest.mark.parametrize(
+    "end",
+    [pytest.param(True, id="behind"), pytest.param(False, id="before", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_stay_in_their_memory(name: str, end: bool, child: Watched, long: bool) -> None:
     """A kernel reads and writes no byte behind or before what it is given."""

@@ -92,6 +92,7 @@ MOVES: dict[str, Any] = {
 WAYS = [(crop, "nothing") for crop in CROPS] + [("squeezed", move) for move in MOVES]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(("crop", "move"), WAYS)
 @pytest.mark.parametrize("kind", ["arrays", "png", "jpeg, turned", "jpeg, many sizes"])
 def test_boxes_are_where_their_picture_shows_them(

@@ -131,6 +131,7 @@ def served(drawn: DrawnSet) -> Served:
     return drawn.served()
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     "drawn", [(seed, {}) for seed in range(24)], indirect=True, ids=told, scope="class"
 )

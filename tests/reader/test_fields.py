@@ -191,6 +191,7 @@ def container(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[s
     return request.param, CONTAINERS[request.param](tmp_path_factory.mktemp("fields"))
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("mode", MODES)
 def test_image_and_mask_agree(container: tuple[str, dict[str, Any]], mode: str) -> None:
     """In every container and mode: same samples, same order, same part, same side of the mirror."""

@@ -86,6 +86,7 @@ def served(**params: Any) -> tuple[Any, Any]:
     return data, records
 
 
+@pytest.mark.some(3)
 class TestMembers(ReaderContract):
     """Members of structured rows are numpy's fields, in every order and way of reading."""
 

@@ -96,6 +96,7 @@ def served_as(values: Array, params: dict[str, Any], count: int = N, cut: Any = 
     return Served(given, expected, count, (6, 2, 3), lambda row: row.record)
 
 
+@pytest.mark.some(2)
 class TestPhysical(ReaderContract):
     """Values of every convention are numpy's, in every order and way of reading; a number
     stands for missing ones, since rows are compared."""

@@ -573,13 +573,16 @@ def test_garbled_state_is_refused() -> None:
 # -- the same bytes, whatever the machinery ------------------------------------------------------
 
 
+LARGE = pictures(24, (120, 100, 3))
+
+
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Sets of large images."""
-    folder, images = tmp_path_factory.mktemp("large"), pictures(24, (120, 100, 3))
+    folder = tmp_path_factory.mktemp("large")
     return {
-        "raw": write_hdf5(folder / "raw.h5", packed(images)),
-        "jpeg": write_lmdb(folder / "jpeg.lmdb", packed(images, "jpeg")),
+        "raw": write_hdf5(folder / "raw.h5", packed(LARGE)),
+        "jpeg": write_lmdb(folder / "jpeg.lmdb", packed(LARGE, "jpeg")),
     }
 
 
@@ -591,7 +594,7 @@ class TestLarge(ReaderContract):
     def served(self, request: pytest.FixtureRequest, large: dict[str, str]) -> Served:
         def expected(batch: Batch) -> None:
             if request.param == "raw":
-                images = pictures(24, (120, 100, 3))[batch.indices] * np.float32(1 / 255)
+                images = LARGE[batch.indices] * np.float32(1 / 255)
                 np.testing.assert_allclose(batch.data, images, rtol=1e-6)
 
         given: dict[str, Any] = {"path": large[request.param], "layout": "NHWC", "shuffle": True}

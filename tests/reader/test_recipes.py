@@ -20,6 +20,7 @@ DATA = np.random.default_rng(0).integers(0, 256, (COUNT, 16, 12, 3), dtype=np.ui
 LABELS = np.arange(COUNT)[:, None] % 5
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(("verify", "views"), [("always", 1), ("never", 2)])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize("encoding", ["raw", "png"])
@@ -369,5 +370,6 @@ def served(request: pytest.FixtureRequest, sets: dict[str, str]) -> Served:
     return Served(params_of(sets, *request.param), lambda _: None, COUNT - 1, (8, 2, 4))
 
 
+@pytest.mark.some(2)
 class TestAllTogether(ReaderContract):
     """Random pixels are the same in every way of reading."""

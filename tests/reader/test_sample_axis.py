@@ -46,6 +46,7 @@ def check(batch: Any, samples: np.ndarray = SAMPLES, near: bool = False) -> None
     np.testing.assert_array_equal(np.ravel(batch.labels[batch.mask]), LABELS[records])
 
 
+@pytest.mark.some(2)
 @pytest.mark.filterwarnings("ignore:.*HDF5 library.*")
 class TestSampleAxis(ReaderContract):
     """Samples along any axis are numpy's, in every order and way of reading."""

@@ -62,6 +62,7 @@ def written(folder: Path, name: str, pixels: np.ndarray, chunk: int) -> Path:
     return path
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(("chunk", "dtype"), [(1, "u1"), (5, "<u2"), (1, ">f4"), (5, "<f8")])
 @pytest.mark.parametrize("name", FILTERS)
 def test_filters_of_users(tmp_path: Path, name: str, chunk: int, dtype: str) -> None:
@@ -75,6 +76,7 @@ def test_filters_of_users(tmp_path: Path, name: str, chunk: int, dtype: str) -> 
         assert reader.stats().decode_seconds > 0
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", FILTERS)
 def test_damaged_chunks_of_users(tmp_path: Path, name: str) -> None:
     """Bytes changed in a compressed chunk end in an error or in the same pixels or, where the
@@ -226,6 +228,7 @@ def test_filters_that_need_imagecodecs(tmp_path: Path, name: str) -> None:
 # -- where chunks lie ------------------------------------------------------------------------------
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("layout", sweep_chunks.drawn(80), ids=str)
 def test_chunks_of_every_index(tmp_path: Path, layout: sweep_chunks.Layout) -> None:
     """A chunked set is read as h5py reads it, whatever index lists its chunks, whatever axes may

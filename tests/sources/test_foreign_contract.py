@@ -77,6 +77,7 @@ def packable(images: np.ndarray) -> bool:
     return images.dtype == np.uint8 and (images.ndim == 3 or images.shape[3:] in ((1,), (3,)))
 
 
+@pytest.mark.some(2)
 class TestForeignSources(SourceContract):
     """Every case above."""
 
@@ -98,6 +99,7 @@ class TestForeignSources(SourceContract):
             other.close()
         source.close()
 
+    @pytest.mark.some(3)
     @pytest.mark.parametrize("suffix", ["h5", "lmdb"])
     def test_convert(self, name: str, built: Built, tmp_path: Path, suffix: str) -> None:
         """convert packs it: the same pixels and labels, now with checksums; or says why not."""
@@ -151,6 +153,7 @@ class TestForeignSources(SourceContract):
 ROUNDS, MANY = 24, 300
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_damaged_at_random(tmp_path: Path, layout: str) -> None:
     """Damaged files are refused or read, and nothing else happens."""

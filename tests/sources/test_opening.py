@@ -56,7 +56,7 @@ def test_an_attribute_that_contradicts_the_description(
         AsyncReader(path)
 
 
-@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("libver", ["latest", pytest.param("earliest", marks=pytest.mark.slow)])
 def test_a_great_many_names(tmp_path: Path, libver: str) -> None:
     """Groups in groups and 20,000 side by side do no harm: opening keeps no name of these in
     memory, and of as many episodes the set has those that match, in the order of their numbers."""

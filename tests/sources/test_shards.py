@@ -72,6 +72,7 @@ def built(case: Build, tmp_path_factory: pytest.TempPathFactory) -> Built:
     return case(tmp_path_factory.mktemp("set"))
 
 
+@pytest.mark.some(2)
 class TestShards(CheckedSourceContract):
     """What every source with checksums must do; but labels lie in the shards, and go with them."""
 

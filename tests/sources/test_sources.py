@@ -334,12 +334,14 @@ def fresh(case: Build, tmp_path: Path) -> Built:
     return case(tmp_path)
 
 
+@pytest.mark.some(2)
 class TestForeign(SourceContract):
     """Sets without checksums: HDF5 of others, and arrays."""
 
     case = each_of(HDF5 | ARRAYS)
 
 
+@pytest.mark.some(2)
 class TestPacked(PackedContract):
     """Our own files."""
 

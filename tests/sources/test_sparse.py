@@ -87,6 +87,7 @@ def test_rows_are_dense_rows(tmp_path: Path, how: str, shuffle: Any) -> None:
             assert np.array_equal(np.sort(records), np.arange(N))
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("index", ["int16", "uint32", "int64", ">i4", "uint64"])
 @pytest.mark.parametrize("kind", ["float32", "float64", "int64", ">f8", "uint8", "bool", "float16"])
 def test_dtypes(tmp_path: Path, kind: str, index: str) -> None:
