@@ -262,11 +262,11 @@ def test_thousands_of_bad_rows_and_a_postprocess(
         file["data"][...] = 255 - file["data"][...]
     with AsyncReader(
         path=str(path), batch_size=4000, workers="process", on_error="zero", postprocess=halves,
-        epochs=4, njob=4, nthread=4, timeout=HANG,
+        epochs=2, njob=4, nthread=4, timeout=HANG,
     ) as reader:  # fmt: skip
-        found = [int(batch.mask.sum()) for _ in range(4) for batch in reader]
-        assert found == [0] * 12
-        assert reader.stats().bad_samples == 48_000
+        found = [int(batch.mask.sum()) for _ in range(2) for batch in reader]
+        assert found == [0] * 6
+        assert reader.stats().bad_samples == 24_000
     assert all(names == {"asyncreader-fill-send"} for names in writers.values())
 
 
