@@ -160,7 +160,7 @@ def test_in_a_data_loader(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_in_workers_of_a_data_loader(context: str) -> None:
     """DataLoader's num_workers=2 is an error that says num_workers=0, not every sample twice."""
     with TorchReader(SMALL) as loader:

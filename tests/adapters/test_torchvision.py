@@ -33,6 +33,7 @@ from asyncreader.system.keyed_random import Draws, mix
 # -- images ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_model_sees_what_torchvision_shows_it() -> None:
     """The same files, decoded and resized from the same boxes, are torchvision's pixels to a level
     (bicubic: two) and in the mean to 0.05. Where Pillow resizes, which may resize down first, the

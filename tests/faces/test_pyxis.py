@@ -376,6 +376,7 @@ def test_X15_map_size_grows(path: str) -> None:
             px.Writer(path, *limits)
 
 
+@pytest.mark.slow
 def test_X16_torch_data_set(shared: str) -> None:
     """TorchDataset gives dicts of tensors to torch's DataLoader, with worker processes too."""
     torch = pytest.importorskip("torch")
