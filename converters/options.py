@@ -139,7 +139,7 @@ class Options:
     quality: int | None = parameter(
         None,
         optional(whole(1, 101)),
-        "of the JPEGs of encoding `jpeg`. Given for a dataset of JPEGs, it encodes them again",
+        "quality of encoding `jpeg`. If you pass it for a dataset of JPEGs, they are encoded again",
         shown=f"{QUALITY}; JPEGs of a dataset are copied",
     )
     restarts: bool | None = parameter(
@@ -159,9 +159,9 @@ class Options:
     bits: Bits | None = parameter(
         None,
         one_of(Bits | None),
-        "of grey images of 16 bits, such as depth maps. 16 keeps them, as uint16; then all "
+        "for grey images of 16 bits, such as depth maps. 16 keeps them, as uint16; then all "
         "images must have 16 bits, and the encoding is not `jpeg`. 8 drops the lower 8 bits. "
-        "One of them must be given where a folder has such images. Colours of 16 bits always "
+        "If a folder has such images, you must pass one of the two. Colours of 16 bits always "
         "become 8. The report counts the images that lose bits",
         shown="for a dataset: what it has",
     )
@@ -233,7 +233,7 @@ class Options:
         optional(SRC),
         "a CSV with a line path,label[,label...] for each sample. Each column has its own type: "
         "numbers keep their values, text becomes the number of its name among the sorted names of "
-        "all text columns. Labels are (N, L) int64, or float64 where a column has fractions",
+        "all text columns. Labels are (N, L) int64, or float64 if a column has fractions",
         metavar="CSV",
     )
     no_labels: bool = parameter(
@@ -278,7 +278,7 @@ class Options:
     )
     split: tuple[tuple[str, float], ...] = worked_out(
         Check("shares by name, such as 'train=0.8,val=0.1,test=0.1'", split_of, "text"),
-        "divide the samples into splits of about these shares, by a hash of each path. So images "
+        "divide the samples into splits of about these shares, by a hash of each path, so images "
         "that are added later move no others",
         shown="as in a dataset that has splits",
         metavar="NAME=SHARE,...",
@@ -293,8 +293,8 @@ class Options:
     group_by: str | None = parameter(
         None,
         optional(checks.TEXT),
-        "keep together in one split what has the same group: a column of the labels CSV, or a "
-        "regular expression of which the first group (else all of it) is found in the path",
+        "keep samples of the same group in one split. The group is a column of the labels CSV, or "
+        "what the first group of a regular expression (else all of it) matches in the path",
         metavar="REGEX|COLUMN",
     )
     splits_from_folders: bool = parameter(
@@ -307,7 +307,7 @@ class Options:
         None,
         optional(checks.TEXT),
         "the column of the labels CSV, by its name in the first line, that names each sample's "
-        "split; an empty cell is none",
+        "split; an empty cell means no split",
         metavar="COLUMN",
     )
     label_columns: tuple[str, ...] = worked_out(
@@ -348,7 +348,7 @@ class Options:
         None,
         optional(Check("a function f(done, total), or False", checks.FUNCTION.take, "object")),
         "called as `progress(done, total)` after each sample, by the calling thread; False shows "
-        "nothing, where otherwise terminals and notebooks show a line. With `resume` it is called "
+        "nothing; by default terminals and notebooks show a line. With `resume` it is called "
         "first with the samples that are kept",
     )
     params: ReaderParams | None = worked_out(

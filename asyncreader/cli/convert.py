@@ -63,8 +63,8 @@ class _Convert(click.Command):
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Convert nothing: say what is in folder SRC, what each encoding would take in space and "
-    "give in speed here, and the command. DST may be left out.",
+    help="Convert nothing. Print what is in folder SRC, the space and the speed of each encoding "
+    "on this machine, and the command to use. DST may be left out.",
 )
 @number("--seconds", click.FloatRange(0.1), "About how long --dry-run takes. [15]")
 @json_option
@@ -78,7 +78,7 @@ def convert(
     **options: Any,
 ) -> int:
     """Convert the images in folder SRC to the dataset DST. SRC may also be a dataset, written by
-    asyncreader or another program. SRC may be a URL of an object store. DST is on a disk.
+    asyncreader or another program, or a URL of an object store. DST is on a disk.
     Several SRC become one dataset.
 
     DST ends in .h5, .hdf5 or .lmdb, or is a folder for shards, and appears when it is complete and
@@ -268,12 +268,13 @@ DEMO_BAR: Final = 0.9
 )
 @click.option("--sample-data", type=PATH, metavar="DIR", help="Images in train/ and test/.")
 def demo(kind: str, sample_data: str | None) -> int:
-    """Convert the sample images to HDF5 and LMDB, and train on them. Exit code 1 below 0.9.
+    """Convert the sample images to HDF5 and LMDB, and train on them.
 
     A small numpy network is trained on each dataset until it converges; the last lines are its
     accuracy on held-out images. --kind makes a dataset of arrays instead, and trains on that:
     recordings of a robot (HDF5 as robomimic's, R^2 of the actions), cells (.h5ad, accuracy), or
-    labelled volumes (Dice coefficient), in about 5 s each.
+    labelled volumes (Dice coefficient), in about 5 s each. The exit code is 1 if a result is below
+    0.9.
     """
     if kind != "images":
         if sample_data is not None:

@@ -34,12 +34,13 @@ LISTED_SHOWN: Final = 50
 @options.json_option
 def info(path: str | None, params: dict[str, Any], as_json: bool) -> None:
     """Describe the dataset PATH: a file, or a quoted glob of files; or those of -p mix={...}.
-    Where nothing says what the samples of an HDF5 file are, all that it holds is listed, with what
-    its attributes say of it, the largest first, and with the parameters that open it.
-    A hint says what to pass with -p where volumes could be served in patches, values as samples of
-    different length, or a column of cells as labels.
-    Of a dataset of JPEGs on a disk up to 200 are looked at: how many have restart markers, so that
-    a part can be decoded alone."""
+
+    If nothing says what the samples of an HDF5 file are, info lists all that the file holds, the
+    largest first, with what its attributes say, and prints the parameters that open it. A hint says
+    what to pass with -p to serve patches of volumes, samples of different length, or a column of
+    cells as labels. In a dataset of JPEGs on a disk, info looks at up to 200 images, and says how
+    many have restart markers, so that a part can be decoded alone.
+    """
     from ..tools.contents import facts_of
 
     facts, error = facts_of(options.set_of(path, params))

@@ -36,7 +36,7 @@ class Mix:
         optional(values.MIX),
         "several datasets by ratio: `{path: ratio}`, the ratios add up to 1. Each has its own "
         "order and every batch holds them by these ratios; `batch.source` says which dataset a row "
-        "is of, and `indices` number the records of all datasets in sequence",
+        "comes from, and `indices` number the records of all datasets in sequence",
         shown="one of these",
     )
     until: MixUntil = parameter(
@@ -65,14 +65,14 @@ class Window:
         "a sample is several rows of one episode: their number, from the anchor on; "
         '`(start, stop[, step])` relative to the anchor; a list of such rows; `"last"`: the '
         'episode\'s last row; `"episode"`: the whole episode, (B, max_length, ...); or a dict of '
-        "these by field, where a field that is not named has one row. Data are (B, W, ...)",
+        "these by field; a field missing from it has one row. Data are (B, W, ...)",
         shown="one row",
     )
     every: int | EachEpisode = parameter(
         1,
         values.EVERY,
         'a window at rows 0, n, 2n ... of an episode; `"episode"`: at one random row of each '
-        "episode, another one in each epoch",
+        "episode, a new one in each epoch",
         goes_with={"window": ANY, "episodes": ANY},
     )
     edge: Edge | tuple[Edge, Edge] = parameter(
@@ -223,7 +223,7 @@ class Axes:
         None,
         optional(whole(1, 5)),
         'which axis of stored 4-D data is which: a permutation of the letters of `"NHWC"`. Data '
-        "that may be NCHW, and more than 4 channels, are images only where the axes are named. "
+        "that may be NCHW, or have more than 4 channels, are images only if the axes are named. "
         "`num_dim`: the number of the sample axis, from 1",
         shown="from the file, else 1",
         name="num_dim",

@@ -143,7 +143,7 @@ def _check_together(p: ReaderParams) -> None:
             "rank must be below world_size", found=f"rank {p.rank}, world_size {p.world_size}"
         )
     if p.last_batch == "short" and p.world_size not in (1, "auto"):
-        raise ParamsError('last_batch="short" needs world_size 1: other ranks would wait for ever')
+        raise ParamsError('last_batch="short" needs world_size 1: other ranks would wait forever')
     arrays = p.arrays
     for number, one in enumerate(arrays):
         try:

@@ -89,13 +89,13 @@ class Files:
     hdf5_path: str | tuple[str, ...] | None = parameter(
         None,
         optional(checks.PATHS),
-        "the same, and an error if it is not HDF5",
+        "as `path`; a file that is not HDF5 raises an error",
         shown="one of these",
     )
     lmdb_path: str | tuple[str, ...] | None = parameter(
         None,
         optional(checks.PATHS),
-        "the same, and an error if it is not LMDB",
+        "as `path`; a dataset that is not LMDB raises an error",
         shown="one of these",
     )
 
@@ -113,8 +113,8 @@ class Stored:
     labels_field: str | tuple[str, ...] | None = parameter(
         "labels",
         optional(checks.NAMES),
-        'name of the labels in the file; None: no labels; `["a", "b"]`: several, as a tuple. Of '
-        'episodes also a value or a row of each, and `"@attribute"` of its group or file '
+        'name of the labels in the file; None: no labels; `["a", "b"]`: several, as a tuple. With '
+        'episodes also one value or row for each, or `"@attribute"` of its group or file '
         "([labels](episodes.md#labels))",
     )
     labels_path: str | None = parameter(
@@ -134,8 +134,8 @@ class Stored:
         None,
         optional(checks.SUBSET),
         "a slice, an array of record numbers (repeats allowed) or the name of a split; "
-        "`indices` stay record numbers. Where a sample is an episode, or one of each, it takes "
-        "numbers of episodes",
+        "`indices` stay record numbers. With one sample for each episode, it takes numbers of "
+        "episodes",
     )
     episodes: str | None = parameter(
         None,
@@ -152,8 +152,8 @@ class Stored:
         None,
         optional(checks.OFFSETS),
         "name of the (N + 1,) starts of samples in an array of values, or of their (N,) lengths; "
-        "or a dict by field. `<name>_offsets`, `<name>_lengths`, `offsets` and `indptr` are found "
-        "where neither `episodes` nor `window` is given; False: the values are rows",
+        "or a dict by field. `<name>_offsets`, `<name>_lengths`, `offsets` and `indptr` are used "
+        "if neither `episodes` nor `window` is given; False: the values are rows",
         shown="found",
     )
     channel_order: ChannelOrder = parameter(
@@ -171,13 +171,13 @@ class Stored:
         "stored",
         one_of(Values),
         '`"physical"`: what the attributes of an HDF5 file say that its numbers mean, float32 (or '
-        "float64, where `dtype` says so) with NaN where one is missing; before `scale`, `mean` and "
-        "`std` ([physical values](arrays.md#physical-values))",
+        "float64 if `dtype` says so) with NaN for missing values; `scale`, `mean` and `std` are "
+        "applied after that ([physical values](arrays.md#physical-values))",
     )
     missing: float | None = parameter(
         None,
         optional(checks.NUMBER),
-        "the number that stands where a physical value is missing",
+        "the number served for a missing physical value",
         shown="NaN",
         goes_with={"values": "physical"},
     )
@@ -225,7 +225,8 @@ class Source(Stored, Files):
     verify: Verify = parameter(
         "first",
         one_of(Verify),
-        'check checksums: `"first"` until each sample has passed once, `"always"` or `"never"`',
+        'when checksums are compared: `"first"`: until each sample has passed once; `"always"`; '
+        '`"never"`',
     )
     io: Io = parameter(
         "auto", one_of(Io), '`"mmap"`, or `"pread"` (network file systems, cold data)'
@@ -255,8 +256,8 @@ class Order:
         optional(WEIGHTS),
         "independent draws: how often each sample comes, relative to the others. One number for "
         'each sample (of the `subset`, in its order), or `"balanced"`: each class as often as the '
-        "others, and none of label -1, which is no class unless all labels are -1 and 1. Samples "
-        "of weight 0 never come",
+        "others; samples of label -1 have no class and never come, unless all labels are -1 and 1. "
+        "Samples of weight 0 never come",
     )
     epoch_samples: int | None = parameter(
         None,
@@ -281,8 +282,8 @@ class Order:
     world_size: int | Auto = parameter(
         1,
         or_auto(whole(1, 1 << 31)),
-        'processes that share an epoch; `"auto"` as for `rank`. Left out where a launcher started '
-        "several, it is a warning",
+        'processes that share an epoch; `"auto"` as for `rank`. If a launcher started several, '
+        "leaving it out gives a warning",
     )
 
 
@@ -307,8 +308,8 @@ class Rows:
     dtype: str | dict[str, str] | None = parameter(
         None,
         optional(checks.by_field(checks.DTYPE)),
-        '`"float32"`, `"float16"` ...: cast while filling. This, `scale`, `mean` and `std` are of '
-        "the first field, or a dict by field",
+        '`"float32"`, `"float16"` ...: cast while filling. `dtype`, `scale`, `mean` and `std` apply '
+        "to the first field, or are a dict by field",
         shown="as stored",
     )
     scale: float | dict[str, float] | None = parameter(
@@ -352,7 +353,7 @@ class Rows:
         None,
         optional(VIEWS),
         "each sample several times, from one decode: a number, or for each size a dict of `count`, "
-        "`size`, `crop`, `crop_area`, `flip`, `augment` (the reader's own where they are left "
+        "`size`, `crop`, `crop_area`, `flip`, `augment` (the reader's own if they are left "
         "out). `data` is a tuple of arrays, one for each size, (B, count, ...); "
         "[augmentation](augmentation.md#views) has examples",
     )

@@ -157,7 +157,7 @@ class Transform(Step):
                 if made.dtype != object
                 else type(result).__name__,
                 expected=f"{shape} {dtype}",
-                hint="dtype=, scale=, mean= and std= cast and normalise behind it",
+                hint="dtype=, scale=, mean= and std= cast and normalise after it",
             )
         return made
 

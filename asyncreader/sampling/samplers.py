@@ -128,7 +128,7 @@ class AtRandom(Sampler, Protocol):
         return (
             f"{storage.path}: {files} shards, of which {storage.open_files} stay open: a full "
             'shuffle opens one for nearly every sample; shuffle="block" reads a few at a time, and '
-            "a higher limit of open files (ulimit -n) helps, too"
+            "a higher limit of open files (ulimit -n) also helps"
         )
 
 

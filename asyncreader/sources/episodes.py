@@ -89,7 +89,7 @@ def checked_ends(table: Array, name: str, path: str) -> Int64:
         raise FormatError(
             f"the ends of episodes in {name!r} decrease",
             path=path,
-            found=f"{int(ends[wrong])} for episode {wrong}, behind "
+            found=f"{int(ends[wrong])} for episode {wrong}, after "
             f"{int(ends[wrong - 1]) if wrong else 0}",
         )
     return ends
@@ -287,7 +287,7 @@ def _chosen(subset: slice | Int64 | tuple[str, ...], episodes: Episodes, path: s
             raise ParamsError(
                 "several episodes of these files have one name",
                 path=path,
-                hint="episodes_subset takes their numbers, too",
+                hint="episodes_subset also takes their numbers",
             )
         chosen = np.array([numbers[name] for name in subset], np.int64)
     elif isinstance(subset, slice):

@@ -214,7 +214,7 @@ def _no_set_in(path: str) -> FormatError:
         return FormatError(
             f"a folder of shards without their manifest, {MANIFEST}: the dataset is not complete",
             path=path,
-            hint="copy it again, or convert again (--resume goes on with a run that was cut)",
+            hint="copy it again, or convert again (--resume continues an interrupted run)",
         )
     convert = f"asyncreader convert {shlex.quote(path)}"
     hint = f"convert a folder of images with: {convert} out.h5"

@@ -172,7 +172,7 @@ def resolve_weights(
             shares[0] = 0
             warnings.warn(
                 f'weights="balanced" never draws the {some(int(counts[0]), "sample")} of label -1, '
-                "which is no class; weights= with a number for each sample draws them, too",
+                "which is no class; weights= with a number for each sample also draws them",
                 stacklevel=4,
             )
         return shares[classes]

@@ -277,7 +277,7 @@ def meaning_of(h5: Hdf5, data: Stored, name: str, asked: Request) -> Meaning | N
         warnings.warn(
             f"field {asked.data!r} is served as stored, and its attributes say that numbers of it "
             f'are packed or missing ({found.said}): values="physical" serves what they mean, with '
-            "NaN where one is missing",
+            "NaN for missing ones",
             stacklevel=2,
         )
         return None

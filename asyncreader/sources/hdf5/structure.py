@@ -480,4 +480,4 @@ class Structure(File):
         except Forged as exc:
             raise self._refuse(exc.args[0], exc.args[1]) from exc
         except Malformed as exc:
-            raise self._refuse("it goes on outside the file", header) from exc
+            raise self._refuse("it continues outside the file", header) from exc

@@ -116,7 +116,7 @@ def _samples(
     lead = found.fields.lead
     if lead > data.ndim:
         raise found.refuse(
-            f"dataset {found.fields.data!r} has no axis of time behind that of episodes",
+            f"dataset {found.fields.data!r} has no axis of time after that of episodes",
             found=f"shape {data.shape}",
             expected="(episode, time, ...)",
         )

@@ -300,7 +300,7 @@ class EpisodeValues:
             raise self._found.refuse(
                 f"the labels {self.name!r} have another number of rows than an episode",
                 found=f"{rows[wrong]} rows, {int(lengths[wrong])} in episode {wrong}",
-                hint="name them as a field: data_field takes those of one row more, too",
+                hint="name them as a field: data_field also takes those with one more row",
             )
         return in_sequence([np.atleast_1d(one) for one in values]), None
 

@@ -323,7 +323,7 @@ def _about_disk(facts: Facts, tops: Ceilings) -> list[str]:
     words = [
         f"The disk: the files ({in_bytes(facts.size)}) are larger than the memory left to them "
         f"({in_bytes(facts.memory)}), so that at least {1 - facts.memory / facts.size:.0%} of the "
-        f"samples are read anew each epoch, {in_bytes(piece)} at a time."
+        f"samples are read again in each epoch, {in_bytes(piece)} at a time."
     ]
     if tops.disk_in_order is not None and tops.disk_in_order > 1.5 * tops.disk_random:
         words.append(
