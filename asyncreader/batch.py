@@ -30,10 +30,10 @@ L = TypeVar("L", default=Array)
 
 
 class Taken:
-    """What a batch says beside its data and labels: see :class:`Batch`.
+    """What a batch says in addition to its data and labels: see :class:`Batch`.
 
     It stays right when the batch is given back. ``source``, ``episode``, ``place``, ``present`` and
-    ``lengths`` are worked out from the record numbers each time they are asked for.
+    ``lengths`` are computed from the record numbers each time they are asked for.
     """
 
     __slots__ = (
@@ -54,8 +54,8 @@ class Taken:
 
     @property
     def source(self) -> npt.NDArray[np.int64] | None:
-        """Which set of the mix each row is of: int64 (B,), 0 for the first one, -1 where padded;
-        None of a reader without ``mix``."""
+        """The dataset of the mix that each row comes from: int64 (B,), 0 for the first one, -1 in
+        padded rows; None for a reader without ``mix``."""
         sets = self._layout.sets
         if not sets:
             return None
@@ -64,21 +64,21 @@ class Taken:
 
     @property
     def episode(self) -> npt.NDArray[np.int64] | None:
-        """The episode of each row: int64 (B,), its number in the whole set, -1 where padded; None
-        of a set without episodes."""
+        """The number of each row's episode in the whole dataset: int64 (B,), -1 in padded rows;
+        None for a dataset without episodes."""
         return self._layout.rule.episode(self._records)
 
     @property
     def place(self) -> npt.NDArray[np.int64] | None:
-        """Where each patch begins in its volume, on the axes that are cut: int64 (B, k), -1 where
-        padded; None of a reader without ``patch``."""
+        """Where each patch begins in its volume, on the axes that are cut: int64 (B, k), -1 in
+        padded rows; None for a reader without ``patch``."""
         return self._layout.rule.place(self._records)
 
     @property
     def present(self) -> Present | tuple[Present, ...]:
-        """Which rows of each window are the episode's own: bool (B, W), False where a row was
-        repeated or zeroed, and in rows that ``mask`` leaves out. With several fields a tuple, with
-        None for those without a window; None where no field has one."""
+        """Which rows of each window lie in the episode: bool (B, W), False where a row was repeated
+        or zeroed, and in rows that ``mask`` leaves out. With several fields a tuple, with None for
+        those without a window; None if no field has one."""
         rule = self._layout.rule
         found = tuple(rule.present(name, self._records, self.mask) for name in rule.fields)
         if all(one is None for one in found):
@@ -87,9 +87,9 @@ class Taken:
 
     @property
     def lengths(self) -> Served | tuple[Served, ...]:
-        """How many values of each sample are served, where samples differ in length: int64 (B,), of
-        windows of such rows (B, W), 0 in rows that ``mask`` leaves out. With several fields a
-        tuple, with None for those whose samples are alike; None where all are."""
+        """How many values of each sample are served, if samples differ in length: int64 (B,), (B,
+        W) for windows of such rows, 0 in rows that ``mask`` leaves out. With several fields a
+        tuple, with None for those of one length; None if all have one length."""
         each = self._layout.lengths
         if not any(each):
             return None
@@ -102,29 +102,31 @@ class Batch(Taken, Generic[D, L]):
 
     * ``data``: (B, C, H, W) or as ``layout`` says; with several fields (``data_field``), or with
       ``views``, a tuple of arrays
-    * ``labels``: (B, ...), of several a tuple, or None
-    * ``indices``: int64 (B,), record numbers in the file (of a mix: in its sets in sequence; of
-      patches the volumes), -1 where padded
+    * ``labels``: (B, ...); with several labels a tuple; None without labels
+    * ``indices``: int64 (B,), record numbers in the file (of a mix: in all its datasets in
+      sequence; of patches: of the volumes), -1 in padded rows
     * ``mask``: bool (B,), False for padded or zeroed rows
-    * ``epoch``, ``step``: its number in the epoch, ``last``: whether it is the last of its epoch
-    * ``source``: int64 (B,), the set of a mix; ``place``: int64 (B, k), the corner of each patch
+    * ``epoch``; ``step``: its number in the epoch; ``last``: whether it is the last of its epoch
+    * ``source``: int64 (B,), the dataset of a mix; ``place``: int64 (B, k), the corner of each
+      patch
     * ``episode``: int64 (B,), the episode of each sample; ``present``: bool (B, W), which rows of
-      the windows are the episode's own
-    * ``lengths``: int64 (B,), the length of each sample where samples differ in length, of several
+      the windows lie in the episode
+    * ``lengths``: int64 (B,), the length of each sample if samples differ in length; with several
       fields a tuple
 
-    ``data`` and ``labels`` are the caller's, to read and write, until the next successful
-    ``getNextBatch()`` (or loop step), unless ``keep()`` was called or the reader was opened with
-    ``copy=True``. With ``cuda`` they are torch tensors on the device, valid until then in the order
-    of the stream current then.
+    ``data`` and ``labels`` are yours to read and write until the next successful ``getNextBatch()``
+    (or loop step), unless ``keep()`` was called or the reader was opened with ``copy=True``. With
+    ``cuda`` they are torch tensors on the device, valid until then in the order of the stream that
+    is current at that call.
 
     ``D`` and ``L`` are the types of ``data`` and ``labels``: arrays, unless the reader was
-    annotated otherwise, as ``AsyncReader[tuple[Array, ...], None]`` or
-    ``AsyncReader[torch.Tensor, torch.Tensor]``.
+    annotated otherwise, as ``AsyncReader[tuple[Array, ...], None]`` or ``AsyncReader[torch.Tensor,
+    torch.Tensor]``.
 
     Reading ``data`` or ``labels`` of a batch that was given back raises ReaderClosedError. Arrays
-    taken from it before remain the slot's memory, which later batches overwrite: a reader whose
-    caller collects them (``[data for data, labels in reader]``) also raises ReaderClosedError.
+    taken from it before still share the slot's memory, which later batches overwrite: a reader
+    whose caller collects them (``[data for data, labels in reader]``) also raises
+    ReaderClosedError.
     """
 
     __slots__ = ("__weakref__", *("_copied", "_data", "_generation", "_labels", "_ring", "_slot"))
@@ -145,13 +147,13 @@ class Batch(Taken, Generic[D, L]):
 
     @property
     def data(self) -> D:
-        """The batch's data; ReaderClosedError once it was given back."""
+        """The batch's data. Raises ReaderClosedError once the batch was given back."""
         self._check_held()
         return self._data
 
     @property
     def labels(self) -> L:
-        """The batch's labels, None without any; ReaderClosedError once it was given back."""
+        """The batch's labels, or None. Raises ReaderClosedError once the batch was given back."""
         self._check_held()
         return self._labels
 
@@ -178,10 +180,10 @@ class Batch(Taken, Generic[D, L]):
         self._ring.release(self._slot, self._generation)
 
     def keep(self) -> Self:
-        """Hold the batch until ``release()``; at most ``njob - 1`` can be kept.
+        """Hold the batch until ``release()``; at most ``njob - 1`` batches can be kept.
 
-        Raises QueueFullError when no more can be kept or the batch was given back already. With
-        ``copy=True`` this does nothing: such a batch always stays the caller's.
+        Raises QueueFullError if no more can be kept or the batch was given back already. With
+        ``copy=True`` this does nothing: such a batch is always yours.
         """
         if self._copied:
             return self
@@ -196,10 +198,10 @@ class Batch(Taken, Generic[D, L]):
         return f"<Batch epoch {self.epoch} step {self.step}: {', '.join(shapes)}>"
 
     def show(self, count: int = 8) -> None:
-        """Show the batch as training gets it: in a notebook a table of its arrays and the first
-        ``count`` images of it, anywhere in a cell; elsewhere the table is printed.
+        """Show the batch as training gets it: in a notebook a table of its arrays and its first
+        ``count`` images, anywhere in a cell; elsewhere the table is printed.
 
-        ReaderClosedError once it was given back, ParamsError for a ``count`` below 0.
+        Raises ReaderClosedError once the batch was given back, ParamsError for a ``count`` below 0.
         """
         self._check_held()
         tools_notebook.show_batch(self, count)

@@ -39,7 +39,7 @@ S = TypeVar("S", default=tuple[Array, Array])
 
 
 class Field(NamedTuple):
-    """A field as it is served: the shape of a sample, None where samples differ, and the dtype."""
+    """A field as it is served: the shape of a sample (None if samples differ), and the dtype."""
 
     shape: tuple[int, ...] | None
     dtype: np.dtype[np.generic]
@@ -47,12 +47,12 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """All that a set holds of a sample.
+    """All that a dataset holds of a sample.
 
-    ``data``: as ``dataset[i]`` gives it, with several fields a tuple; ``label``: so too, None
-    without; ``record``: its number in the file; ``class_name``: of its stored label; ``path``: of
-    the file that it was packed from, and ``key``: in LMDB, None where the set does not say them;
-    ``stored``: the bytes of each field by name.
+    ``data``: as ``dataset[i]`` gives it, a tuple with several fields; ``label``: as ``dataset[i]``
+    gives it, or None; ``record``: its number in the file; ``class_name``: the name of its stored
+    label; ``path``: the file that it was converted from; ``key``: its key in LMDB; both are None if
+    the dataset does not record them; ``stored``: the bytes of each field by name.
     """
 
     data: Array
@@ -65,25 +65,25 @@ class Sample:
 
 
 class Dataset(Closing, Generic[S]):
-    """A set without a reader: its samples by number, and what it says of them.
+    """A dataset without a reader: its samples by number, and what it says of them.
 
-    ``dataset[i]`` is (data, label), or the data alone of a set without labels: what an AsyncReader
-    with these parameters serves, but not shuffled, with ``crop="center"`` for a random crop and
-    ``patch_at="center"`` for a random patch, and without ``flip``, ``augment``, ``views`` and what
-    belongs to batches (``mixup``, ``label_smoothing``, ``postprocess``). ``dataset[a:b]`` and
-    ``dataset[[3, 7]]`` are stacked: data (n, ...) and labels (n, ...). With ``subset`` the
-    numbers are those of the subset.
+    ``dataset[i]`` is (data, label), or the data alone if the dataset has no labels. It is what an
+    AsyncReader with these parameters serves, but not shuffled, with ``crop="center"`` for a random
+    crop and ``patch_at="center"`` for a random patch, and without ``flip``, ``augment``, ``views``
+    and changes to whole batches (``mixup``, ``label_smoothing``, ``postprocess``). ``dataset[a:b]``
+    and ``dataset[[3, 7]]`` are stacked: data (n, ...) and labels (n, ...). With ``subset``, numbers
+    are positions in the subset.
 
-    Samples of one call are decoded by ``nthread`` threads, by all cores where that is not given;
-    by one in a worker process, and with a ``transform``. They end with the call.
+    ``nthread`` threads (by default one for each core) decode the samples of one call, and end with
+    it. In a worker process, and with a ``transform``, one thread does.
 
-    It takes the place of a map-style dataset of torch's DataLoader, with any start method: it is
-    pickled as its parameters. Threads may share it. Errors: IndexError for a number that is not
-    there, SampleError (ChecksumError, DecodeError) for a bad sample, ReaderClosedError after
+    It takes the place of a map-style dataset in torch's DataLoader, with any start method: it is
+    pickled as its parameters. Threads may share it. Errors: IndexError for a number that does not
+    exist, SampleError (ChecksumError, DecodeError) for a bad sample, ReaderClosedError after
     close(); opening raises what AsyncReader raises.
 
-    ``S`` is the type of a sample, ``tuple[Array, Array]`` unless annotated otherwise, as
-    ``ds: Dataset[dict[str, Array]] = asyncreader.open(path, as_dict=True)``.
+    ``S`` is the type of a sample, ``tuple[Array, Array]`` unless annotated otherwise, as ``ds:
+    Dataset[dict[str, Array]] = asyncreader.open(path, as_dict=True)``.
     """
 
     def __init__(
@@ -93,8 +93,8 @@ class Dataset(Closing, Generic[S]):
         source: OpenSet | None = None,
         owned: bool = True,
     ) -> None:
-        """See :func:`open`, which checks what a caller passes. ``source``: the set, if it is open
-        already; ``owned``: it is closed with the dataset."""
+        """See :func:`open`, which checks what a caller passes. ``source``: the dataset, if it is
+        open already; ``owned``: whether closing this closes it."""
         self._params, self._as_dict = params, as_dict
         self._locks = {os.getpid(): threading.Lock()}
         self._closed = False
@@ -127,7 +127,7 @@ class Dataset(Closing, Generic[S]):
 
     @property
     def count(self) -> int:
-        """Samples (those of ``subset``)."""
+        """The number of samples (those of ``subset``)."""
         return len(self)
 
     def __getitem__(self, index: SupportsIndex | slice | Sequence[int] | Int64 | Bools) -> S:
@@ -178,7 +178,7 @@ class Dataset(Closing, Generic[S]):
         return shaped
 
     def sample(self, index: int) -> Sample:
-        """All that the set holds of a sample: see :class:`Sample`."""
+        """All that the dataset holds of a sample: see :class:`Sample`."""
         opened = self._now()
         rows = opened.read(number_of(index, opened.length))
         (record,) = rows.records.tolist()
@@ -215,7 +215,8 @@ class Dataset(Closing, Generic[S]):
 
     @property
     def labels(self) -> Array | None:
-        """Labels of all samples, (N, ...) as stored, of several a tuple; None without."""
+        """The labels of all samples, (N, ...) as stored; with several labels a tuple; None without
+        labels."""
         opened = self._now()
         table = opened.source.labels
         if table is None:
@@ -225,9 +226,9 @@ class Dataset(Closing, Generic[S]):
 
     @property
     def paths(self) -> list[str | None]:
-        """The path of the file that each sample was packed from, or that it was added with; None
-        where none is recorded. All are read at each call. To look samples up by their paths:
-        ``{path: number for number, path in enumerate(dataset.paths)}``."""
+        """The file that each sample was converted from, or the path that it was added with; None if
+        none is recorded. Each call reads all of them. To look samples up by their paths: ``{path:
+        number for number, path in enumerate(dataset.paths)}``."""
         opened = self._now()
         looked, source = Inspector(opened.source.first), opened.source
         samples = source.records(opened.records(np.arange(opened.length, dtype=np.int64)))
@@ -243,18 +244,20 @@ class Dataset(Closing, Generic[S]):
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Class names by label number, where the set has them; of several labels of the first."""
+        """Class names by label number, or None if the dataset has none; with several labels those
+        of the first."""
         return self._now().source.facts.classes
 
     @property
     def class_to_idx(self) -> dict[str, int]:
-        """The label number of each class; empty where the set has no names."""
+        """The label number of each class; empty if the dataset has no names."""
         return {name: number for number, name in enumerate(self.classes or ())}
 
     @property
     def class_counts(self) -> dict[str | int, int]:
-        """Samples of each class, by its name, or by its label number where the set has no names.
-        ParamsError where samples have no label, several, or none that is a class number."""
+        """The number of samples of each class, by its name, or by its label number if the dataset
+        has no names. Raises ParamsError if samples have no label, several, or labels that are no
+        class numbers."""
         labels = self.labels
         if isinstance(cast(object, labels), tuple):
             raise ParamsError("samples have several labels", found=self._params.labels_field)
@@ -274,8 +277,9 @@ class Dataset(Closing, Generic[S]):
 
     @property
     def splits(self) -> dict[str, Int64]:
-        """Record numbers of each split that the set names, as ``subset`` takes them: those of a
-        split of episodes are its rows, or numbers of episodes where a sample is one of each."""
+        """What ``subset`` takes for each split that the dataset names: its record numbers; for
+        splits of episodes the rows of these episodes, or their numbers if each episode gives one
+        sample."""
         source = self._now().source
         every = np.arange(source.facts.count, dtype=np.int64)
         found = {name: every[rows] for name, rows in source.splits.items()}
@@ -293,26 +297,25 @@ class Dataset(Closing, Generic[S]):
 
     @property
     def source(self) -> OpenSet:
-        """The open set, which the commands and tools read: its names may change."""
+        """The open dataset, which the commands and tools read: its names may change."""
         return self._now().source
 
     def records(self, numbers: Int64) -> Int64:
-        """Numbers in the file of samples by their numbers here (int64, each in 0 .. count - 1): of
-        a window that of the row it is anchored at."""
+        """The numbers in the file of samples by their numbers here (int64, each in 0 .. count - 1);
+        for a window the number of its anchor row."""
         return self._now().records(numbers)
 
     @property
     def fingerprint(self) -> str:
-        """What identifies the set, wherever it lies: see ``asyncreader info``."""
+        """What identifies the dataset, wherever it lies: see ``asyncreader info``."""
         return fingerprint(self._now().source)
 
     def statistics(self) -> dict[str, FieldStatistics]:
-        """Count, mean, standard deviation, least and greatest value of each field and channel, of
-        the stored values: one pass over all samples, some of them at a time. Of a set of episodes
-        the rows that ``subset`` and ``episodes_subset`` select count, each once, whatever the
-        windows.
+        """Count, mean, standard deviation, minimum and maximum of each field and channel, of the
+        stored values: one pass over all samples, some at a time. In a dataset of episodes the rows
+        that ``subset`` and ``episodes_subset`` select count, each once, whatever the windows.
 
-        SampleError for a bad sample.
+        Raises SampleError for a bad sample.
         """
         found: dict[str, FieldStatistics] = tools_statistics.statistics(self._now())
         return found
@@ -324,7 +327,7 @@ class Dataset(Closing, Generic[S]):
         return sheet
 
     def reader(self, **overrides: Unpack[ReaderKeywords]) -> AsyncReader:
-        """An AsyncReader of this set: ``overrides`` win over the parameters of the dataset."""
+        """An AsyncReader of this dataset: ``overrides`` win over the parameters of the dataset."""
         from .reader import AsyncReader
 
         return AsyncReader(self.given, **overrides)
@@ -337,7 +340,7 @@ class Dataset(Closing, Generic[S]):
         return self._closed
 
     def close(self) -> None:
-        """Let go of the set; idempotent."""
+        """Close the dataset. A second call does nothing."""
         self._closed = True
         opened, self._opened = self._opened, None
         if opened is not None:
@@ -374,12 +377,11 @@ class Dataset(Closing, Generic[S]):
 def open(
     params: Given | None = None, /, *, as_dict: bool = False, **overrides: Unpack[ReaderKeywords]
 ) -> Dataset[S]:
-    """Open a set to look into it: see :class:`Dataset`. ``params``: as for AsyncReader, a path or
-    a dict; keywords override it. ``as_dict``: a sample is a dict of its fields by name, with its
-    label as ``label``; of a set of episodes with ``episode`` and ``present``, of samples of
-    different length with ``lengths`` (of several fields ``<name>.present``, ``<name>.lengths``; see
-    Batch), and of patches with ``place``. Raises ParamsError, SourceNotFoundError or FormatError.
-    """
+    """Open a dataset to look into it: see :class:`Dataset`. ``params``: as for AsyncReader, a path
+    or a dict; keywords override it. ``as_dict``: a sample is a dict of its fields by name, with its
+    label as ``label``. It also has ``episode`` and ``present`` for episodes, ``lengths`` for
+    samples of different length (with several fields ``<name>.present``, ``<name>.lengths``; see
+    Batch), and ``place`` for patches. Raises ParamsError, SourceNotFoundError or FormatError."""
     given, flags = apart_from(params, overrides, as_dict=as_dict)
     p = build.rooted(parse_params(given, {}))
     made: Dataset[S] = Dataset(p, flags["as_dict"])

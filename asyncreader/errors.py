@@ -2,12 +2,12 @@
 
 AsyncReaderError
 ├── ParamsError (ValueError)            the caller asked for something that cannot be
-├── SourceError (OSError)               the data set, not the caller
+├── SourceError (OSError)               the dataset, not the caller
 │   ├── SourceNotFoundError (FileNotFoundError)
 │   ├── FormatError                     the file is not what it claims to be, or not for us
 │   └── SampleError                     one sample is bad; on_error decides what happens
-│       ├── ChecksumError               its bytes are not the bytes that were packed
-│       └── DecodeError                 its bytes are not a picture we can decode
+│       ├── ChecksumError               its bytes are not the bytes that were written
+│       └── DecodeError                 its bytes are not an image that we can decode
 ├── QueueFullError (RuntimeError)       fetchData() or keep() with every slot in use
 ├── NothingQueuedError (RuntimeError)   getNextBatch() without a fetchData() before it
 ├── FinishedError (RuntimeError)        a fetch past the last epoch
@@ -87,7 +87,7 @@ class AsyncReaderError(Exception):
         return cast(ErrorFields, fields)
 
     def shift_record(self, first: int) -> None:
-        """Name the record by its number in a set, of a part that begins with record ``first``."""
+        """Name the record by its number in a dataset, whose part begins with record ``first``."""
         if self.index is not None:
             self.index += first
 
@@ -120,7 +120,7 @@ class ParamsError(AsyncReaderError, ValueError):
 
 
 class SourceError(AsyncReaderError, OSError):
-    """The data set could not be opened or read."""
+    """The dataset could not be opened or read."""
 
     def __init__(self, what: str, **fields: Unpack[ErrorFields]) -> None:
         AsyncReaderError.__init__(self, what, **fields)
@@ -139,7 +139,7 @@ class SampleError(SourceError):
 
 
 class ChecksumError(SampleError):
-    """A sample's bytes are not the bytes that were packed."""
+    """A sample's bytes are not the bytes that were written."""
 
 
 class DecodeError(SampleError):

@@ -49,10 +49,10 @@ SPLIT_BYTES = 1 << 20
 
 
 class AsyncReader(Closing, Generic[D, L]):
-    """Shuffled fixed-shape minibatches from packed files, filled ahead by a pool of workers.
+    """Shuffled minibatches of one shape from HDF5 or LMDB, filled ahead by a pool of workers.
 
     ``params``: a dict of parameters, or a path; keywords override it. Raises ParamsError,
-    SourceNotFoundError, FormatError or WorkerError (postprocess failed its trial call).
+    SourceNotFoundError, FormatError or WorkerError (``postprocess`` failed its trial call).
     """
 
     @documented(SHOWN)
@@ -143,9 +143,9 @@ class AsyncReader(Closing, Generic[D, L]):
     # -- the training loop -----------------------------------------------------------------
 
     def fetchData(self) -> bool:
-        """Queue the next batch and return at once: True when it is the last of its epoch.
+        """Queue the next batch and return at once: True if it is the last of its epoch.
 
-        Raises QueueFullError with ``njob`` batches in flight, FinishedError past the last epoch,
+        Raises QueueFullError if ``njob`` batches are in flight, FinishedError after the last epoch,
         ReaderClosedError after close().
         """
         self._check_process()
@@ -168,11 +168,12 @@ class AsyncReader(Closing, Generic[D, L]):
             return plan.last
 
     def getNextBatch(self) -> Batch[D, L]:
-        """Wait for the oldest queued batch and hand it out; the one before is given back.
+        """Wait for the oldest queued batch and return it; the batch before it is given back.
 
-        Raises NothingQueuedError at once when none is queued, ReaderTimeoutError after ``timeout``
-        seconds, or the error of that batch (the next call continues after it). Since a call gives
-        the batch of the call before back, several threads may take batches with ``copy=True`` only.
+        Raises NothingQueuedError at once if none is queued, ReaderTimeoutError after ``timeout``
+        seconds, or the error of that batch (the next call continues after it). Since each call
+        gives back the batch of the call before, several threads can take batches only with
+        ``copy=True``.
         """
         self._check_process()
         if not self._params.copy:
@@ -273,9 +274,9 @@ class AsyncReader(Closing, Generic[D, L]):
 
     @property
     def dataset(self) -> Dataset:
-        """The set without an order: its samples by number, labels, paths, classes, statistics.
+        """The dataset without an order: its samples by number, labels, paths, classes, statistics.
 
-        It is open for as long as the reader. ReaderClosedError after close().
+        It is open for as long as the reader. Raises ReaderClosedError after close().
         """
         self._check_process()
         self._ring.check_open()
@@ -296,17 +297,17 @@ class AsyncReader(Closing, Generic[D, L]):
     __getitem__ = __getitems__
 
     def sample(self, index: int) -> Sample:
-        """``dataset.sample(index)``: all that the set holds of a sample."""
+        """``dataset.sample(index)``: all that the dataset holds of a sample."""
         return self.dataset.sample(index)
 
     @property
     def labels(self) -> Array | None:
-        """``dataset.labels``: of all samples, None without."""
+        """``dataset.labels``: the labels of all samples, or None."""
         return self.dataset.labels
 
     @property
     def paths(self) -> list[str | None]:
-        """``dataset.paths``: of the files that the samples were packed from."""
+        """``dataset.paths``: the files that the samples were converted from."""
         return self.dataset.paths
 
     @property
@@ -316,13 +317,13 @@ class AsyncReader(Closing, Generic[D, L]):
 
     @property
     def class_counts(self) -> dict[str | int, int]:
-        """``dataset.class_counts``: samples of each class."""
+        """``dataset.class_counts``: the number of samples of each class."""
         return self.dataset.class_counts
 
     # -- cursor ----------------------------------------------------------------------------
 
     def seek(self, epoch: int, step: int = 0) -> None:
-        """Drop what is queued and go on with batch ``step`` of ``epoch``."""
+        """Drop what is queued and continue with batch ``step`` of ``epoch``."""
         self._check_process()
         self._go(self._schedule.cursor_at(epoch, step))
         self._cut_at = None
@@ -349,18 +350,19 @@ class AsyncReader(Closing, Generic[D, L]):
 
     @property
     def cursor(self) -> Cursor:
-        """The cursor after the batch handed out last; after an epoch's last batch, its end.
+        """The place after the batch that was returned last; after an epoch's last batch, its end.
 
-        For ``go_to()``. It is not a state: it does not name the data set or the order.
+        It is for ``go_to()``. It is not a state: it does not name the dataset or the order.
         """
         left = self._left
         return self._schedule.behind(left) if isinstance(left, BatchPlan) else left
 
     def go_to(self, cursor: Cursor) -> None:
-        """Drop what is queued and go on at ``cursor``; an epoch's end means the next one's start.
+        """Drop what is queued and continue at ``cursor``; an epoch's end means the next one's
+        start.
 
-        If the reader is there already, its batches stay queued. ParamsError if ``cursor`` is not a
-        position of this reader.
+        If the reader is there already, its batches stay queued. Raises ParamsError if ``cursor`` is
+        not a position of this reader.
         """
         self._check_process()
         self._ring.check_open()
@@ -377,19 +379,20 @@ class AsyncReader(Closing, Generic[D, L]):
     def state_dict(self) -> State:
         """Where training stands, as plain JSON values; equal on all ranks.
 
-        Counts what was handed out, not what was fetched ahead.
+        It counts the batches that were returned, not those that were fetched ahead.
         """
         self._check_process()
         self._ring.check_open()
         return state_at(self._schedule, self._delivered, self._fingerprint)
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go where ``state`` says. ParamsError, and nothing changed, if it is of other training.
+        """Continue where ``state`` says. Raises ParamsError, and changes nothing, if other training
+        saved it.
 
-        The order and the data set must match, but not world_size x batch_size: with another one
-        the next batch starts at the next position of the same global order. After shards were
-        added to the set, a state resumes at the start of an epoch, in file order, or with a
-        ``subset`` of the samples of before.
+        The order and the dataset must match, but not world_size x batch_size: with another one the
+        next batch starts at the next position of the same global order. After shards were added to
+        the dataset, a state can be loaded if it is of the start of an epoch, of file order, or with
+        a ``subset`` of the earlier samples.
         """
         self._check_process()
         self._ring.check_open()
@@ -412,24 +415,25 @@ class AsyncReader(Closing, Generic[D, L]):
 
     @property
     def count(self) -> int:
-        """Samples in an epoch's order (those of ``subset``)."""
+        """The number of samples in an epoch (those of ``subset``)."""
         return self._schedule.length
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Class names by label number, where the set has them."""
+        """Class names by label number, or None if the dataset has no names."""
         return self._facts_of_set.classes
 
     @property
     def data_shape(self) -> Shape | tuple[Shape, ...]:
-        """Shape of a whole batch's ``data``; with several fields, or views, a tuple of shapes."""
+        """The shape of ``data`` of a whole batch; a tuple with several fields, or views."""
         slot = self._ring.slots[0]
         shapes = tuple(array.shape for array in slot.out)
         return shapes if slot.several else shapes[0]
 
     @property
     def labels_shape(self) -> Shape | tuple[Shape, ...] | None:
-        """Shape of a whole batch's ``labels``; of several a tuple of shapes, None without."""
+        """The shape of ``labels`` of a whole batch; with several labels a tuple of shapes; None
+        without labels."""
         labels = apart(self._ring.slots[0].out_labels)
         if isinstance(labels, tuple):
             return tuple(one.shape for one in labels)
@@ -437,13 +441,13 @@ class AsyncReader(Closing, Generic[D, L]):
 
     @property
     def dtype(self) -> np.dtype[np.generic] | tuple[np.dtype[np.generic], ...]:
-        """dtype of ``data``; with several fields, or views, a tuple of dtypes."""
+        """The dtype of ``data``; with several fields, or views, a tuple of dtypes."""
         slot = self._ring.slots[0]
         dtypes = tuple(array.dtype for array in slot.out)
         return dtypes if slot.several else dtypes[0]
 
     def stats(self) -> ReaderStats:
-        """A frozen snapshot of counters, and a verdict on what limits training."""
+        """A snapshot of counters, and a verdict on what limits training."""
         self._check_process()
         totals, meters = self._totals, list(self._workers.meters)
         if self._ring.fills is not None:

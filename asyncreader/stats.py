@@ -74,7 +74,7 @@ class Totals:
 
 @dataclass(frozen=True, repr=False)
 class ReaderStats:
-    """A snapshot of a reader's work. Seconds of workers are summed over all of them.
+    """A snapshot of a reader's work. Seconds of workers are summed over all workers.
 
     ``repr`` is a small table, and a notebook shows it as one.
     """
@@ -120,7 +120,7 @@ class ReaderStats:
 
     @property
     def wait_share(self) -> float:
-        """Part of the elapsed time that the consumer spent waiting, 0 to 1."""
+        """The share of the elapsed time that the consumer spent waiting, 0 to 1."""
         return self.wait_seconds / self.elapsed_seconds if self.elapsed_seconds else 0.0
 
     @property
@@ -152,7 +152,7 @@ class ReaderStats:
 
     @property
     def busy_share(self) -> float:
-        """Part of the elapsed time that the workers were at work, 0 to 1, their mean."""
+        """The share of the elapsed time that the workers were at work, 0 to 1, on average."""
         work = sum(self.seconds.values())
         return work / (self.elapsed_seconds * self.nthread) if self.elapsed_seconds else 0.0
 
@@ -204,8 +204,9 @@ def html_table(caption: str, rows: Sequence[tuple[str, str]]) -> str:
 
 @dataclass(frozen=True)
 class FieldStatistics:
-    """Numbers of a field, of each channel: float64 (C,) of pictures, (D,) of vectors of D numbers,
-    () of anything else. ``count``: values of a channel; ``std``: of all of them (population)."""
+    """The numbers of a field, for each channel: float64 (C,) for images, (D,) for vectors of D
+    numbers, () for anything else. ``count``: values of a channel; ``std``: population standard
+    deviation."""
 
     count: int
     mean: Float64

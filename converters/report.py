@@ -100,15 +100,15 @@ _LISTED = 5
 class ConvertReport:
     """The outcome of ``converters.convert()``.
 
-    ``count``: samples packed; ``skipped``: (path, reason) of each bad source, in path order, so
-    that count + len(skipped) is what was found; ``ignored``: files that were not candidates, by
-    kind ("hidden", "other suffix", "not in the CSV"); ``bytes``: size of the target on disk;
-    ``shards``: files of a sharded set, None of one file; ``kept``: how many of them an
-    interrupted run had finished, ``kept_samples`` in all; ``seconds``: of the whole call;
-    ``rewritten``: images that got restart markers, None where they
-    were not to get any; ``narrowed``: images of 16 bits that became 8; ``notes``: what a user may
-    not expect, such as folders inside classes, and classes without images.
-    Names that are not UTF-8 carry surrogate escapes, as everywhere in Python.
+    ``count``: samples written; ``skipped``: (path, reason) of each bad source, in path order, so
+    count + len(skipped) sources were tried; ``ignored``: how many files were left out, by kind
+    ("hidden", "other suffix", "not in the CSV"); ``bytes``: the size of the target on disk;
+    ``shards``: the files of a sharded dataset, None for one file; ``kept``: how many of them an
+    interrupted run had finished, with ``kept_samples`` samples; ``seconds``: the time of the whole
+    call; ``rewritten``: images that got restart markers, None if they were not to get any;
+    ``narrowed``: images of 16 bits that became 8; ``notes``: what a user may not expect, such as
+    folders inside classes, and classes without images. Names that are not UTF-8 carry surrogate
+    escapes, as everywhere in Python.
     """
 
     target: str

@@ -48,7 +48,8 @@ _AS_STORED: Final[dict[str, Any]] = {
 
 
 class Writer:
-    """Writes a set sample by sample; it appears under its name when it is complete and verified.
+    """Writes a dataset sample by sample. It appears under its name when it is complete and
+    verified.
 
     ::
 
@@ -56,19 +57,19 @@ class Writer:
             for image, label in samples:
                 writer.add(image, label)
 
-    The first sample says what all of them are: which fields there are, their dtypes and shapes, and
-    whether there are labels and paths. A sample that differs is a ParamsError with its number, and
-    nothing of the set is published. ``classes``: class names by number; without it labels that are
-    text become the numbers of their sorted names. ``variable_length`` names the fields whose first
-    axis differs from sample to sample. The other options are those of
-    :func:`convert`, where they apply to samples that are no files; ``encoding`` is "raw" unless
-    said otherwise. A block that ends with an error, a process that ends, and a Writer that is lost
-    without ``close()`` leave the target as it was; with ``resume`` they leave what was finished,
-    for the next run. Memory is bounded. Not for several threads at once, nor for a forked child.
+    The first sample decides for all: which fields there are, their dtypes and shapes, and whether
+    there are labels and paths. A sample that differs raises ParamsError with its number, and no
+    dataset is published. ``classes``: class names by number; without it, labels that are text
+    become the numbers of their sorted names. ``variable_length`` names the fields whose first axis
+    differs from sample to sample. The other options are those of :func:`convert` that apply to
+    samples that are not files; ``encoding`` is "raw" by default. If the block raises an error, the
+    process ends, or a Writer is lost without ``close()``, the target stays as it was; with
+    ``resume`` what was finished is kept for the next run. Memory is bounded. A Writer is for one
+    thread, in the process that opened it.
 
-    Raises ParamsError for options and samples, SourceError where the target cannot be written,
-    ReaderClosedError after ``close()`` and in a forked child. ``report``: what was written, once
-    it is published.
+    Raises ParamsError for options and samples, SourceError if the target cannot be written,
+    ReaderClosedError after ``close()`` and in a forked child. ``report``: what was written, once it
+    is published.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Writer:
 
     @property
     def count(self) -> int:
-        """Samples added so far."""
+        """The number of samples added so far."""
         return self._count
 
     def add(
@@ -130,10 +131,10 @@ class Writer:
     ) -> None:
         """Add one sample.
 
-        ``data``: an array of numbers of any shape, or whatever numpy makes one of (a torch tensor,
-        a Pillow image), or the bytes of an image file; ``label``: a number, a row of numbers or
-        text; ``path``: where it comes from; ``fields``: other arrays of this sample by name. With
-        ``resume`` a sample whose path the interrupted run has written is left as it is.
+        ``data``: an array of numbers of any shape, whatever numpy turns into one (a torch tensor, a
+        Pillow image), or the bytes of an image file; ``label``: a number, a row of numbers or text;
+        ``path``: where the sample comes from; ``fields``: other arrays of this sample by name. With
+        ``resume``, a sample whose path the interrupted run has written is left as it is.
         """
         self._add(data, label, path, fields)
 
@@ -152,10 +153,10 @@ class Writer:
         paths: Sequence[PathLike] | None = None,
         **fields: object,
     ) -> None:
-        """Add samples (n, ...) at once, which is much faster than one by one where they are small.
+        """Add samples (n, ...) at once, which is much faster than one by one if they are small.
 
-        ``labels``: (n,) or (n, L), or n texts; ``paths``: n; ``fields``: (n, ...) each. What
-        differs in length is a list of n arrays, which are added one by one.
+        ``labels``: (n,) or (n, L), or n texts; ``paths``: n; ``fields``: (n, ...) each. A field of
+        variable length is a list of n arrays, which are added one by one.
         """
         with self._numbered():
             for name in {"label", "path"} & fields.keys():
@@ -299,8 +300,8 @@ class Writer:
             error.path = error.path or self._options.dst
 
     def close(self) -> ConvertReport | None:
-        """Publish the set; returns the report. Idempotent. After a sample was refused nothing is
-        published: that is a ParamsError."""
+        """Publish the dataset and return the report. A second call does nothing. Raises ParamsError
+        if a sample was refused; nothing is published then."""
         if self._closed:
             return self.report
         try:
@@ -332,8 +333,8 @@ class Writer:
         self.report = publish_file(options, adding.samples, packed, self._target, self._begun)
 
     def abandon(self) -> None:
-        """End without a set: the target is as it was, and what was finished stays for a run with
-        ``resume``. Idempotent; nothing after ``close()``."""
+        """End without a dataset: the target is as it was, and what was finished stays for a run
+        with ``resume``. It does nothing after ``close()``."""
         self._end(None)
 
     def _end(self, error: BaseException | None) -> None:
@@ -394,23 +395,23 @@ def convert(
     dst: PathLike,
     **keywords: Unpack[ConvertKeywords],
 ) -> ConvertReport:
-    """Pack ``src``, images in a folder or a packed set, into ``dst``, HDF5 file or LMDB folder.
-    A list of sources becomes one set.
+    """Convert ``src``, images in a folder or a dataset, to ``dst``, an HDF5 file, an LMDB folder or
+    shards. A list of sources becomes one dataset.
 
     ``src``, ``labels`` and ``classes`` may be URLs of object stores (s3://, gs://; https:// only
-    what need not be listed); images on a web server are named by ``labels``.
+    for what need not be listed); ``labels`` names the images on a web server.
 
     ``src`` may also be samples: an array (n, ...), a tuple of arrays (data, labels), a dict of
     arrays, or an iterable or map-style dataset of arrays, of tuples (data, label) or of dicts with
-    "data" (or "image"), "label", "path" and other fields. They are given to a :class:`Writer`. So
-    are those of an :class:`asyncreader.Dataset`: as it serves them, with labels, classes, paths and
-    splits, its first field as ``data`` and the others by their names. Of several labels those
-    after the first become fields, which one HDF5 file serves as labels.
+    "data" (or "image"), "label", "path" and other fields. They are given to a :class:`Writer`, and
+    so are the samples of an :class:`asyncreader.Dataset`: as it serves them, with labels, classes,
+    paths and splits, its first field as ``data`` and the others by their names. If it has several
+    labels, those after the first become fields, which one HDF5 file serves as labels.
 
-    The target appears under its name when it is complete, verified and on the disk; on any error
-    it is as it was (finished shards are kept next to it, for ``resume``). Raises
-    ParamsError for bad arguments, SampleError (such as DecodeError, with ``source_path``) for a bad
-    image, SourceError for source or target. The options:
+    The target appears under its name when it is complete, verified and on the disk; after any error
+    it is as it was (finished shards are kept next to it, for ``resume``). Raises ParamsError for
+    bad arguments, SampleError (such as DecodeError, with ``source_path``) for a bad image,
+    SourceError for source or target. The options:
     """
     with progress_line(keywords.get("progress")) as progress:
         return _convert(src, dst, {**keywords, "progress": progress})

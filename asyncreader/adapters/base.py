@@ -63,10 +63,10 @@ class Loader(Closing, Generic[Item]):
 
     ``params``, ``overrides``: as AsyncReader takes them, and with its errors. ``flags``: keywords
     of the adapter itself, which ``params`` may hold as well: ``with_mask`` and ``with_indices`` say
-    what a step gives in addition to data and labels, ``zero_copy`` that batches are no private
+    what a step gives in addition to data and labels, ``zero_copy`` that batches are not private
     copies. ``reader`` is the AsyncReader inside; taking batches from it directly makes the cursor
-    wrong. ``last``: what the batch handed out last was made of, None before the first. Pickles and
-    copies as its parameters and its cursor.
+    wrong. ``last``: what a Batch says of the step, without its memory; None before the first.
+    Pickles and copies as its parameters and its cursor.
     """
 
     #: whether this adapter takes numpy arrays, and so no ``cuda``
@@ -161,8 +161,8 @@ class Loader(Closing, Generic[Item]):
         self._moved()
 
     def set_epoch(self, epoch: int) -> None:
-        """The next loop is ``epoch``, from its start, as with torch's DistributedSampler; a state
-        loaded just before it stays, unless it is of the end of the epoch before."""
+        """The next loop is ``epoch``, from its start, as with torch's DistributedSampler. A state
+        that was loaded just before stays, unless it is of the end of the epoch before."""
         start = self._next_cursor
         if self._chosen and (not self._ended or start.epoch != epoch):
             return
@@ -183,11 +183,11 @@ class Loader(Closing, Generic[Item]):
         }
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go where ``state`` says: the next loop is the rest of that epoch.
+        """Continue where ``state`` says: the next loop is the rest of that epoch.
 
-        Nothing is left of it where the state was taken inside a loop at the epoch's last batch; the
-        loop after that is the next epoch. ParamsError, and nothing changed, if the state is of
-        other training.
+        Nothing is left of it if the state was saved inside a loop at the epoch's last batch; the
+        loop after that is the next epoch. Raises ParamsError, and changes nothing, if other
+        training saved the state.
         """
         self.reader.load_state_dict(state)
         self._moved(cursor_of(state))
@@ -213,7 +213,7 @@ class Loader(Closing, Generic[Item]):
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Class names by label number, where the set has them."""
+        """Class names by label number, or None if the dataset has no names."""
         return self.reader.classes
 
     @property
@@ -224,7 +224,7 @@ class Loader(Closing, Generic[Item]):
     # -- the end ---------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the reader; idempotent."""
+        """Close the reader. A second call does nothing."""
         self.reader.close()
 
     def __repr__(self) -> str:

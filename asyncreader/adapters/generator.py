@@ -23,9 +23,9 @@ def endless(
 
     The reader is opened at once, and raises what AsyncReader raises; it is closed when the
     generator is. Arrays are private copies, since such loops look ahead; with ``zero_copy=True``
-    they are the reader's own memory, valid until the next step. Where rows can be padded or zeroed
-    (``last_batch="pad"``, ``on_error="zero"``), integer labels of rows that are not valid are -100,
-    and unsigned labels come as int64; other labels are 0 there.
+    they are the reader's own memory, valid until the next step. If rows can be padded or zeroed
+    (``last_batch="pad"``, ``on_error="zero"``), integer labels of such rows are -100, and unsigned
+    labels come as int64; other labels are 0 there.
     """
     given, flags = apart_from(params, overrides, zero_copy=zero_copy)
     if not flags["zero_copy"]:

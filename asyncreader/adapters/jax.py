@@ -32,23 +32,23 @@ _NARROW: Final = {"int64": "int32", "uint64": "uint32", "float64": "float32"}
 class JaxReader(Loader[S], Generic[D, L, S]):
     """Shuffled minibatches as jax arrays: ``for data, labels in JaxReader(params)`` is one epoch.
 
-    ``data``: (B, C, H, W) or as ``layout`` says, with several arrays a tuple of such; ``labels``:
-    as stored, but (B, 1) integers as (B,); None for a set without labels. ``sharding``: a jax
-    Sharding or device for both, or a pair of them for (data, labels); None: jax's default device.
-    With a sharding over several processes each process's reader (``rank``, ``world_size``) gives
-    its own part of the global batch.
+    ``data``: (B, C, H, W) or as ``layout`` says; with several arrays a tuple; ``labels``: as
+    stored, but (B, 1) integers as (B,); None if the dataset has none. ``sharding``: a jax Sharding
+    or device for both, or a pair of them for (data, labels); None: jax's default device. With a
+    sharding over several processes, each process's reader (``rank``, ``world_size``) gives its own
+    part of the global batch.
 
-    If rows can be padded or zeroed (``last_batch="pad"``, ``on_error="zero"``), integer labels
-    of rows that are not valid are -100, and unsigned labels come as signed ones; other labels are 0
-    there. ``with_mask=True`` appends the mask to the tuple, bool (B,), False for such rows;
-    ``with_indices=True`` (after it) the record numbers, (B,), -1 where padded. Both go where the
+    If rows can be padded or zeroed (``last_batch="pad"``, ``on_error="zero"``), integer labels of
+    such rows are -100, and unsigned labels come as signed ones; other labels are 0 there.
+    ``with_mask=True`` appends the mask to the tuple, bool (B,), False for such rows;
+    ``with_indices=True`` (after it) the record numbers, (B,), -1 in padded rows. Both go where the
     labels do.
 
-    64-bit numbers come out as 32-bit ones (int64 labels as int32) unless ``jax_enable_x64`` is set:
-    by this adapter, which raises ParamsError for a whole number that does not fit.
+    Unless ``jax_enable_x64`` is set, this adapter turns 64-bit numbers into 32-bit ones (int64
+    labels into int32), and raises ParamsError for a whole number that does not fit.
 
     While a batch is used, the next one is transferred. A slot is refilled only after its transfer
-    is done; where the device is the CPU, whose jax arrays would alias the slot, it is copied.
+    is done; if the device is the CPU, whose jax arrays would share the slot's memory, it is copied.
     Raises what AsyncReader raises, and ImportError without jax.
 
     ``D`` and ``L`` are the types of data and labels: jax arrays, unless it is annotated otherwise,

@@ -31,20 +31,20 @@ LOOK: Final = 2
 class ReaderDataset(Loader[Step], PyDataset):
     """Shuffled minibatches for ``model.fit(ReaderDataset(params), epochs=10)``, on any backend.
 
-    Gives ``(data, labels)``, or ``(data,)`` of a set without labels: numpy arrays, private copies
-    unless ``zero_copy=True``. ``data``: (B, H, W, C), unless ``layout="NCHW"``; with several arrays
-    a tuple of such, which a model with as many inputs takes (to learn masks from images let
-    ``postprocess`` return ``data`` itself: (images, masks)). ``labels``: as stored, but (B, 1)
-    integers as (B,). Where rows can be padded or zeroed (``last_batch="pad"``,
-    ``on_error="zero"``) the mask comes third, as float32 sample weights.
+    Gives ``(data, labels)``, or ``(data,)`` if the dataset has no labels: numpy arrays, private
+    copies unless ``zero_copy=True``. ``data``: (B, H, W, C), unless ``layout="NCHW"``; with several
+    arrays a tuple, for a model with as many inputs (to learn masks from images, let ``postprocess``
+    return the two as data and labels: (images, masks)). ``labels``: as stored, but (B, 1) integers
+    as (B,). If rows can be padded or zeroed (``last_batch="pad"``, ``on_error="zero"``), the mask
+    comes third, as float32 sample weights.
 
     Keras asks for batches by shuffled index; the index is ignored, and the reader's own order kept:
     every epoch serves each sample once. What Keras only peeked at (to build a model it draws a
-    batch and begins the epoch again) is served again, and so is an epoch that was interrupted.
-    With ``steps_per_epoch`` below ``len()`` the next epoch continues where the last one stopped; so
-    does the first epoch after ``load_state_dict()``. Then, and only then, Keras may drop a batch or
-    two at the end of ``fit()``: those that it fetched ahead with jax on a GPU (before Keras 3.15
-    with jax anywhere). Raises what AsyncReader raises.
+    batch and begins the epoch again) is served again, and so is an epoch that was interrupted. With
+    ``steps_per_epoch`` below ``len()`` the next epoch continues where the last one stopped; so does
+    the first epoch after ``load_state_dict()``. Then, and only then, Keras may drop a batch or two
+    at the end of ``fit()``: those that it fetched ahead with jax on a GPU (before Keras 3.15 with
+    jax anywhere). Raises what AsyncReader raises.
     """
 
     _usual: ClassVar[Mapping[str, object]] = {"layout": "NHWC"}

@@ -39,12 +39,12 @@ def packed_datasource(
 ) -> Datasource:
     """A ``ray.data.Datasource``: ``ray.data.read_datasource(packed_datasource(path="train/"))``.
 
-    ``params``, ``overrides``: as AsyncReader takes them, but for the order and the like, which are
-    Ray Data's; ``batch_size``: rows in a block (256). Each row has ``data`` (as ``layout`` says,
-    "NHWC" unless given), ``labels`` where there are any (integers of one number as scalars), and
-    ``index``, int64, the record number. With ``on_error="zero"`` they have ``mask``, False for a
-    zeroed row, whose integer labels are -100 (unsigned labels come as int64). A read task serves a
-    run of records; all machines must see the set under its path. Rows come in record order only
+    ``params``, ``overrides``: as AsyncReader takes them, without those of the order, which Ray Data
+    decides; ``batch_size``: rows in a block (256). Each row has ``data`` (as ``layout`` says,
+    "NHWC" by default), ``labels`` if there are any (single integers as scalars), and ``index``,
+    int64, the record number. With ``on_error="zero"`` rows have ``mask``, False for a zeroed row,
+    whose integer labels are -100 (unsigned labels come as int64). A read task serves a run of
+    records; all machines must see the dataset under the same path. Rows come in record order only
     with ``ray.data.DataContext.get_current().execution_options.preserve_order = True``.
 
     Raises what AsyncReader raises, ParamsError for a parameter of the order, and ImportError

@@ -36,22 +36,21 @@ class Samples:
 class TorchReader(Loader[S], Generic[D, L, S]):
     """Shuffled minibatches as tensors: ``for data, labels in TorchReader(params)`` is one epoch.
 
-    ``data``: (B, C, H, W) or as ``layout`` says, in the memory order of the set: images stored
-    (H, W, C) arrive as ``torch.channels_last``; with several arrays a tuple. ``labels``:
-    as stored, but (B, 1) integers as (B,); None for a set without labels. Tensors are private
-    copies, which a consumer may hold as long as it likes; with ``zero_copy=True`` they are the
-    reader's own memory, valid until the next step of the loop. With ``cuda`` they are on the
-    device.
+    ``data``: (B, C, H, W) or as ``layout`` says, in the memory order of the dataset: images stored
+    (H, W, C) arrive as ``torch.channels_last``; with several arrays a tuple. ``labels``: as stored,
+    but (B, 1) integers as (B,); None if the dataset has none. Tensors are private copies, which you
+    may hold as long as you like; with ``zero_copy=True`` they are the reader's own memory, valid
+    until the next step of the loop. With ``cuda`` they are on the device.
 
-    If rows can be padded or zeroed (``last_batch="pad"``, ``on_error="zero"``), integer labels
-    of rows that are not valid are -100, which ``cross_entropy`` ignores, and unsigned labels come
-    as int64; other labels are 0 there. ``with_mask=True`` appends the mask to the tuple, bool (B,),
-    False for such rows; ``with_indices=True`` (after it) the record numbers, int64 (B,), -1 where
-    padded. ``loader.last`` has what else a Batch says of the step, as numpy arrays: ``present`` of
-    windows, ``lengths``, ``place`` of patches, ``episode``, ``source``.
+    If rows can be padded or zeroed (``last_batch="pad"``, ``on_error="zero"``), integer labels of
+    such rows are -100, which ``cross_entropy`` ignores, and unsigned labels come as int64; other
+    labels are 0 there. ``with_mask=True`` appends the mask to the tuple, bool (B,), False for such
+    rows; ``with_indices=True`` (after it) the record numbers, int64 (B,), -1 in padded rows.
+    ``loader.last`` has what else a Batch says of the step, as numpy arrays: ``present`` of windows,
+    ``lengths``, ``place`` of patches, ``episode``, ``source``.
 
-    A loop serves the current epoch to its end: after ``load_state_dict()`` or an early ``break``
-    the rest of it. ``set_epoch()`` begins an epoch from its start. Raises what AsyncReader raises,
+    A loop serves the current epoch to its end, or the rest of it after ``load_state_dict()`` or an
+    early ``break``. ``set_epoch()`` begins an epoch from its start. Raises what AsyncReader raises,
     and ImportError without torch.
 
     ``D`` and ``L`` are the types of data and labels: tensors, unless it is annotated otherwise, as

@@ -1,1 +1,1 @@
-"""What packed sets say of themselves: one file (packed), several (manifest)."""
+"""What datasets say of themselves: one file (packed), several (manifest)."""

@@ -308,8 +308,8 @@ class Rows:
     dtype: str | dict[str, str] | None = parameter(
         None,
         optional(checks.by_field(checks.DTYPE)),
-        '`"float32"`, `"float16"` ...: cast while filling. `dtype`, `scale`, `mean` and `std` apply '
-        "to the first field, or are a dict by field",
+        '`"float32"`, `"float16"` ...: cast while filling. `dtype`, `scale`, `mean` and `std` '
+        "apply to the first field, or are a dict by field",
         shown="as stored",
     )
     scale: float | dict[str, float] | None = parameter(

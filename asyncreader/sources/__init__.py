@@ -1,4 +1,4 @@
-"""Every kind of data set as samples by number: ``open_source`` tells by content what it is."""
+"""Every kind of dataset as samples by number: ``open_source`` tells by content what it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For tests of a layout that a package adds: the contract of all sources, and a set in memory."""
+"""For tests of a package's own layout: the contract of all sources, and a dataset in memory."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ Samples: TypeAlias = npt.NDArray[np.generic]
 
 @dataclass
 class KnownSet:
-    """A set on disk or in memory, and what must come out of it."""
+    """A dataset on disk or in memory, and what must come out of it."""
 
     open: Callable[[], OpenSet]
     #: (N, H, W, C) of image sets, else (N, ...); native byte order.
@@ -207,7 +207,7 @@ class SourceContract:
         np.testing.assert_array_equal(np.asarray(labels), np.asarray(built.labels))
 
     def test_source_paths(self, built: KnownSet) -> None:
-        """The path that a sample was packed from is known where the set records it."""
+        """The path that a sample was converted from is known if the dataset records it."""
         with closing(built.opened()) as source:
             inspector = Inspector(source.first)
             assert inspector.path(1) == (None if built.paths is None else built.paths[1])
@@ -299,10 +299,10 @@ class _Reading(BaseSource):
 class MemorySource(_Reading):
     """Samples in memory, some of them bad.
 
-    ``images``: (N, ...), images if (N, H, W, C); ``labels``: (N, ...); ``classes``: names of
-    labels 0 to K - 1; ``checksums``: whether samples have them; ``damaged``: records whose bytes do
-    not have the recorded checksum; ``undecodable``: records that are a DecodeError whenever they
-    are read; ``block``: samples stored together, for ``shuffle="block"``.
+    ``images``: (N, ...), images if (N, H, W, C); ``labels``: (N, ...); ``classes``: names of labels
+    0 to K - 1; ``checksums``: whether samples have them; ``damaged``: records whose bytes do not
+    have the recorded checksum; ``undecodable``: records that raise DecodeError when they are read;
+    ``block``: samples stored together, for ``shuffle="block"``.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""What the commands show: measurements, pictures, pages."""
+"""What the commands show: measurements, images, pages."""

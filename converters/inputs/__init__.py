@@ -1,1 +1,1 @@
-"""Where samples come from: folders, labels CSVs, object stores, packed sets."""
+"""Where samples come from: folders, labels CSVs, object stores, datasets."""

@@ -1,4 +1,4 @@
-"""Augmentation: operations on one picture, drawn at random for each sample.
+"""Augmentation: operations on one image, drawn at random for each sample.
 
 Here the parameter ``augment`` becomes operations: their names and options are checked. Nothing
 here loads numpy before a list of operations is read.

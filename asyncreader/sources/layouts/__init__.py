@@ -1,1 +1,1 @@
-"""The layouts of one HDF5 or LMDB set: that of asyncreader, and those of others."""
+"""The layouts of one HDF5 or LMDB dataset: that of asyncreader, and those of others."""

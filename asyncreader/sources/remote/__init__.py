@@ -1,1 +1,1 @@
-"""Sets in object stores: byte ranges of them, or whole shards through a folder on this machine."""
+"""Datasets in object stores: byte ranges, or whole shards through a folder on this machine."""

@@ -1,1 +1,1 @@
-"""Several files as one set."""
+"""Several files as one dataset."""

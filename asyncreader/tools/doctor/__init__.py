@@ -1,4 +1,4 @@
-"""The doctor: what limits training on a set, measured, and what would help, tried.
+"""The doctor: what limits training on a dataset, measured, and what would help, tried.
 
 ``measure`` looks, ``advice`` finds the words; :func:`diagnose` measures, and puts them together.
 """

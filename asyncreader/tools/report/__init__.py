@@ -1,4 +1,4 @@
-"""A page about a set: how it is looked at (looking), what is found (facts), and its HTML.
+"""A page about a dataset: how it is read (looking), what is found (facts), and its HTML.
 
 The page is one self-contained file, for a desktop, a phone and dark mode. ``page.html`` is its
 template (Jinja, autoescape on): every value is escaped there, and ``_shown`` makes it fit first.
