@@ -199,11 +199,11 @@ class GeneratorEnqueuer(_Enqueuer[T]):
     """Makes the items of a generator ahead.
 
     ``generator``: an iterator, whose items come in its order; Python runs it in one thread at a
-    time, so more workers do not help it. Or a callable that makes one: then each worker runs its
-    own, and their items come in turn (worker 0, 1, 2 ... 0), in the same order every time; a
-    callable with two arguments is given ``(worker, workers)``, so that each can take its share.
-    With ``use_multiprocessing`` (``pickle_safe`` in older versions) only a callable will do: a
-    generator cannot be sent to a process.
+    time, so more workers do not help. Or a callable that makes one: then each worker runs its own,
+    and their items come in turn (worker 0, 1, 2 ... 0), in the same order every time; a callable
+    with two arguments is given ``(worker, workers)``, so that each can take its share. With
+    ``use_multiprocessing`` (``pickle_safe`` in older versions) pass a callable: a generator cannot
+    be sent to a process.
 
     ``random_seed`` (or ``seed``): worker ``i`` sets the global generators of ``random`` and
     ``numpy.random`` to ``random_seed + i`` in its process; threads share one state, which is left
@@ -271,12 +271,12 @@ def _in_turn(workers: Workers) -> Iterator[tuple[int, None]]:
 class OrderedEnqueuer(_Enqueuer[T]):
     """Makes the batches of a :class:`Sequence` ahead: in order, whatever the number of workers.
 
-    Epoch after epoch, without end. ``shuffle``: the batches of each epoch in another random order,
-    a function of (``random_seed``, epoch) alone. ``on_epoch_end()`` is called once an epoch, in
-    this process, when its last batch has been made and before the next is begun; worker processes
-    get the changed sequence then. In worker processes ``random`` and ``numpy.random`` are seeded
-    for each batch from (``random_seed``, epoch, index), so augmentation does not depend on the
-    workers either. ``wait_time`` is accepted and not needed. Raises ParamsError.
+    It serves epoch after epoch, without end. ``shuffle``: the batches of each epoch in a new random
+    order, a function of (``random_seed``, epoch) alone. ``on_epoch_end()`` is called once an epoch,
+    in this process, when its last batch has been made and before the next is begun; worker
+    processes get the changed sequence then. In worker processes ``random`` and ``numpy.random`` are
+    seeded for each batch from (``random_seed``, epoch, index), so augmentation does not depend on
+    the workers either. ``wait_time`` is accepted and not needed. Raises ParamsError.
     """
 
     def __init__(
@@ -349,15 +349,15 @@ def get_batch(
 ) -> Iterator[Samples]:
     """Batches of samples from ``num_workers`` processes (or threads), made ahead.
 
-    ``data_provide(**arguments)``: gives one sample a call, or an iterator of samples (a generator
-    function). Where it has two more arguments it is given ``(worker, workers)`` and gives that
-    worker's share; without them every worker runs all of it, which is right for random samples
+    ``data_provide(**arguments)`` returns one sample at each call, or an iterator of samples (a
+    generator function). If it has two more arguments, it is given ``(worker, workers)`` and returns
+    that worker's share; without them every worker runs all of it, which is right for random samples
     only: ``random_seed + worker`` is set in each process. Samples that are tuples come as a tuple
     of lists of ``batch_size``, others as a list; the last one of each worker may be shorter.
 
-    Ends when all have ended (StopIteration in a function that gives single samples). An error in
-    ``data_provide`` is raised here. The workers start with the first ``next()`` and end with the
-    iterator. Raises ParamsError.
+    It ends when all workers have ended (StopIteration in a function that returns single samples).
+    An error in ``data_provide`` is raised here. The workers start with the first ``next()`` and end
+    with the iterator. Raises ParamsError.
     """
     workers, size = whole(1)("num_workers", num_workers), whole(1)("batch_size", batch_size)
     depth = whole(1)("max_queue_size", max_queue_size)

@@ -22,9 +22,9 @@ class HDF5Matrix(Closing):
     """Rows ``start`` to ``end`` (None: to the last) of ``dataset`` in the HDF5 file ``datapath``.
 
     ``m[i]``, ``m[a:b:c]``, ``m[list or int array]`` (any order, repeats allowed) read just those
-    rows, as stored, into a new array, and give ``normalizer(rows)`` where there is one. ``shape``
+    rows, as stored, into a new array, and return ``normalizer(rows)`` if there is one. ``shape``
     and ``dtype`` are those of the view after ``normalizer``. Thread-safe; pickles as its path.
-    Raises ParamsError, SourceNotFoundError or FormatError, and IndexError past its end, also for
+    Raises ParamsError, SourceNotFoundError or FormatError, and IndexError past its end, even for
     slices.
     """
 
@@ -72,7 +72,7 @@ class HDF5Matrix(Closing):
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        """dtype of what is handed out."""
+        """The dtype of what it returns."""
         return self._sample.dtype
 
     @property
@@ -105,7 +105,7 @@ class HDF5Matrix(Closing):
         return found if self.normalizer is None else self.normalizer(found)
 
     def close(self) -> None:
-        """Let go of the file; idempotent."""
+        """Close the file. A second call does nothing."""
         self._set.close()
 
     def __reduce__(self) -> tuple[object, ...]:

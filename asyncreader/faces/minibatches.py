@@ -46,16 +46,16 @@ def iter_minibatches(
 ) -> Iterator[tuple[T_co, ...]]:
     """Tuples of aligned minibatches, one of each container in ``lst``.
 
-    ``lst``: numpy arrays, memmaps, h5py data sets, zarr arrays, anything with ``shape`` that is
-    sliced, or lists; ``dims``: the axis of each that samples lie on (0 for a list).
+    ``lst``: numpy arrays, memmaps, h5py datasets, zarr arrays, anything with ``shape`` that can be
+    sliced, or lists; ``dims``: the axis of each along which samples lie (0 for a list).
 
     ``shuffle="block"``: the axis is cut into slices of ``batch_size``, and each cycle serves every
-    slice once, in another random order: one contiguous read a batch; of a numpy array it is a view.
+    slice once, in a new random order: one contiguous read a batch; for a numpy array it is a view.
     ``"sample"``: each cycle is a random order of all samples; a batch is read by its sorted
     numbers, in runs, into new arrays. ``replace``: slices (or samples) are drawn with replacement;
     a cycle has as many batches as without.
 
-    ``n_cycles``: None for ever, k passes, 0 none. The slice that is not whole comes too, unless
+    ``n_cycles``: None for endless, k passes, 0 none. An incomplete slice is served as well, unless
     ``discard_uneven`` (climin's ``discard_illsized_batch``). ``random_state``: an int, a numpy
     RandomState or Generator (one number is drawn from it, now), or None for another order every
     time; nothing global is read or changed. No more than a batch is in memory.
@@ -196,7 +196,7 @@ def minibatches(arr: Container[T_co], batch_size: int, d: int = 0) -> list[T_co]
 def draw_mini_slices(
     n_samples: int, batch_size: int, with_replacement: bool = False, random_state: Random = None
 ) -> Iterator[slice]:
-    """Those slices in a random order, for ever: each once a cycle, or drawn with replacement."""
+    """Those slices in random order, without end: each once a cycle, or drawn with replacement."""
     count, size = whole(1)("n_samples", n_samples), whole(1)("batch_size", batch_size)
     kind = Replacement if with_replacement else Shuffled
     order = kind(-(-count // size), _seed(random_state))
@@ -206,10 +206,10 @@ def draw_mini_slices(
 def draw_mini_indices(
     n_samples: int, batch_size: int, random_state: Random = None
 ) -> Iterator[Int64]:
-    """Sample numbers (int64, always ``batch_size`` of them) of whole batches, for ever.
+    """Sample numbers (int64, always ``batch_size`` of them) of whole batches, without end.
 
-    One random order of all samples after the other: a batch that begins in the tail of one ends in
-    the head of the next, so that nothing is left out. Sort them (numpy.unique) to read h5py.
+    One random order of all samples follows the other: a batch that begins in the tail of one ends
+    in the head of the next, so that nothing is left out. Sort them (numpy.unique) to read h5py.
     """
     count, size = whole(1)("n_samples", n_samples), whole(1)("batch_size", batch_size)
     schedule = Schedule(Shuffled(count, _seed(random_state)), size, last_batch="wrap")

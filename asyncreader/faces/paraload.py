@@ -82,7 +82,7 @@ class ParaLoad(Generic[T]):
         return turn.place
 
     def return_back_for_refill(self, index: int) -> None:
-        """Give a batch back. ParamsError if it was never handed out, or is back already."""
+        """Give a batch back. Raises ParamsError if it was never handed out, or is back already."""
         number = whole(0, len(self.buffer))("index", index)
         if not self._ahead.give_back(number):
             raise ParamsError(
@@ -91,9 +91,9 @@ class ParaLoad(Generic[T]):
             )
 
     def stop(self) -> None:
-        """End the loaders; who waits for data gets -1. Idempotent.
+        """End the loaders; whoever waits for data gets -1. A second call does nothing.
 
-        A callback that does not return within a second is left behind with a warning.
+        A callback that does not return within a second is abandoned with a warning.
         """
         with after_this():
             self._finalizer()

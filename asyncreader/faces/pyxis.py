@@ -58,12 +58,12 @@ T = TypeVar("T")
 
 
 class Writer(Closing):
-    """Writes samples to the LMDB folder ``dirpath``; one that is there already is added to.
+    """Writes samples to the LMDB folder ``dirpath``, or adds to one that exists.
 
-    ``map_size_limit``: MiB to begin with; the map grows when it is full. ``ram_gb_limit``: GB
-    (1e9 bytes) that one put_samples() may take. Every put is one transaction, with the number of
-    samples in it: after a crash the file holds all puts that returned. Raises ParamsError,
-    FormatError (there is another kind of file) or SourceError.
+    ``map_size_limit``: MiB to begin with; the map grows when it is full. ``ram_gb_limit``: GB (1e9
+    bytes) that one put_samples() may take. Every put is one transaction, with the number of samples
+    in it: after a crash the file holds all puts that returned. Raises ParamsError, FormatError
+    (there is another kind of file) or SourceError.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class Writer(Closing):
     def put_samples(self, *args: Mapping[str, Array] | str | Array) -> None:
         """Add samples: ``put_samples({name: array, ...})`` or ``put_samples(name, array, ...)``.
 
-        The first axis of every array is the samples'. All of them are in the file when it returns,
-        or none. ParamsError (a ValueError) for anything but arrays of plain values and one length,
-        or more than ``ram_gb_limit``.
+        Samples lie along the first axis of every array. All of them are in the file when it
+        returns, or none. Raises ParamsError (a ValueError) for anything but arrays of plain values
+        and one length, or for more than ``ram_gb_limit``.
         """
         arrays = _named(args)
         lengths = {name: array.shape[0] if array.ndim else None for name, array in arrays.items()}
@@ -139,8 +139,8 @@ class Writer(Closing):
     ) -> None:
         """Write one sample (its arrays have no sample axis) under a number of your own.
 
-        Numbers may have gaps: ml-pyxis itself then fails on a missing one. ParamsError where it is
-        there and ``overwrite`` is False.
+        Numbers may have gaps: ml-pyxis itself then fails on a missing one. Raises ParamsError if
+        the sample exists and ``overwrite`` is False.
         """
         number = whole(0)("index", index)
         arrays = _named(args)
@@ -155,7 +155,7 @@ class Writer(Closing):
         self._commit(put, max(self.nb_samples, number + 1))
 
     def delete_sample(self, index: int) -> None:
-        """Remove a sample; the others keep their numbers. IndexError if it is not there."""
+        """Remove a sample; the others keep their numbers. Raises IndexError if there is none."""
         number = whole(0)("index", index)
         left = self.nb_samples
 
@@ -174,7 +174,7 @@ class Writer(Closing):
     # -- the rest --------------------------------------------------------------------------
 
     def set_meta_str(self, key: str | bytes, string: object) -> None:
-        """Keep a string with the set, under a key of at most 511 bytes."""
+        """Keep a string with the dataset, under a key of at most 511 bytes."""
         name = key if isinstance(key, bytes) else str(key).encode()
         if name == NB_SAMPLES or not 0 < len(name) <= 511:
             raise ParamsError("not a key for a string of yours", found=repr(key))
@@ -208,7 +208,7 @@ class Writer(Closing):
                 self._env.set_mapsize(0)
 
     def close(self) -> None:
-        """Close the file; idempotent."""
+        """Close the file. A second call does nothing."""
         env, self._env = self._env, None
         if env is not None:
             env.close()
@@ -279,7 +279,7 @@ class DataIterator:
         return self
 
     def next(self) -> Arrays:
-        """The next batch; StopIteration after the last one of a single pass."""
+        """The next batch. Raises StopIteration after the last one of a single pass."""
         with self.lock:
             return next(self.gen)
 
@@ -303,9 +303,9 @@ class _Pass:
 class SimpleBatch(DataIterator):
     """Each sample once a pass; ``shuffle``: in another order every pass.
 
-    ``batch_size`` samples a batch, the last one of a pass may be shorter (``end_of_dataset`` is
-    True with it). ``endless``: pass after pass; else StopIteration after one. Raises KeyError or
-    ParamsError.
+    A batch has ``batch_size`` samples; the last one of a pass may be shorter (``end_of_dataset`` is
+    True with it). ``endless``: pass after pass; otherwise StopIteration after one. Raises KeyError
+    or ParamsError.
     """
 
     def __init__(

@@ -237,9 +237,9 @@ class Specification(TypedDict):
 class Reader(Closing):
     """Reads samples by number: ``reader[i]`` is a dict of arrays, ``reader[a:b:c]`` a list of them.
 
-    ``lock`` is accepted; nothing is locked either way. A reader shows the set as it was when it was
-    opened, or later where a writer has gone on; ``len()`` stays. Raises SourceNotFoundError or
-    FormatError; a sample that is bad or missing is a SampleError that names it.
+    ``lock`` is accepted; nothing is locked either way. A reader shows the dataset as it was when it
+    was opened, or later if a writer has continued; ``len()`` stays. Raises SourceNotFoundError or
+    FormatError, and SampleError, which names the sample, for one that is bad or missing.
     """
 
     def __init__(self, dirpath: str | os.PathLike[str], lock: bool = True) -> None:
@@ -268,7 +268,7 @@ class Reader(Closing):
 
     @property
     def indices(self) -> Int64:
-        """Numbers of the samples that are there (int64, ascending): 0 .. len-1 but for gaps."""
+        """Numbers of the samples that exist (int64, ascending): 0 .. len-1 if there are no gaps."""
         numbers = self._look(lambda snapshot: snapshot.numbers)
         return numbers[numbers < self.nb_samples]
 
@@ -311,7 +311,8 @@ class Reader(Closing):
         return dict(zip(names, self.stacked(range(first, first + count), names), strict=True))
 
     def stacked(self, indices: Sequence[int], names: Sequence[str]) -> list[Array]:
-        """New arrays (len(indices), ...), one a name. SampleError where samples are not alike."""
+        """New arrays (len(indices), ...), one for each name. Raises SampleError if samples are not
+        alike."""
         out: list[Array] = []
         for row, index in enumerate(indices):
             values = self.packed(index)
@@ -364,7 +365,8 @@ class Reader(Closing):
         return list(self.packed(operator.index(i)))
 
     def get_data_value(self, i: int, key: str) -> Value:
-        """One array of sample ``i``; the others are not unpacked. KeyError if it has none such."""
+        """One array of sample ``i``; the others are not unpacked. Raises KeyError if it has no such
+        array."""
         values = self.packed(operator.index(i))
         if key not in values:
             raise KeyError(f"Key does not exist: {key}")
@@ -377,7 +379,7 @@ class Reader(Closing):
         return {name: {"dtype": one.dtype, "shape": one.shape} for name, one in arrays}
 
     def get_meta_str(self, key: str | bytes) -> str:
-        """A string kept with the set; "None" where there is none (as in ml-pyxis)."""
+        """A string kept with the dataset; "None" if there is none (as in ml-pyxis)."""
         name = key if isinstance(key, bytes) else str(key).encode()
         value = self._look(lambda snapshot: snapshot.meta_value(name))
         return "None" if value is None else value.decode("utf-8", "replace")
@@ -385,7 +387,7 @@ class Reader(Closing):
     # -- the rest --------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let go of the file; idempotent."""
+        """Close the file. A second call does nothing."""
         self._snapshot = None
 
     def __reduce__(self) -> tuple[object, ...]:
