@@ -35,7 +35,7 @@ _TENX: Final = "matrix"
 #: What rewrites a file of an older AnnData.
 REWRITE: Final = 'rewrite it: anndata.read_h5ad("old.h5ad").write_h5ad("new.h5ad")'
 _TURN: Final = (
-    "store it by rows: adata.X = adata.X.tocsr(); adata.write_h5ad(...) (a layer: adata.layers[name])"
+    "use rows: adata.X = adata.X.tocsr(); adata.write_h5ad(...) (a layer: adata.layers[name])"
 )
 
 
