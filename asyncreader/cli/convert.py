@@ -133,8 +133,7 @@ def _print_report(report: ConvertReport, as_json: bool, quiet: bool) -> None:
                 terminal.say(f"skipped {shown(path)}: {shown(reason)}")
             if not quiet:
                 _print_packed(report)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except BrokenPipeError:
         raise
     except OSError as exc:

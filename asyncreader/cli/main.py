@@ -45,9 +45,9 @@ def cli(ctx: click.Context, version: bool, traceback: bool) -> None:
 
 
 def _versions() -> Iterable[tuple[str, str]]:
-    import importlib.util
     import platform
-    from importlib.metadata import PackageNotFoundError, version
+    from importlib import import_module
+    from importlib.metadata import version
 
     import h5py
     import lmdb
@@ -55,8 +55,7 @@ def _versions() -> Iterable[tuple[str, str]]:
     from .. import __version__
 
     # simplejpeg has no call that tells, but the library linked into it carries its banner.
-    module = importlib.util.find_spec("simplejpeg._jpeg")
-    binary = Path(module.origin).read_bytes() if module and module.origin else b""
+    binary = Path(str(import_module("simplejpeg._jpeg").__file__)).read_bytes()
     banner = re.search(rb"libjpeg-turbo version (\d[\d.]*)", binary)
     libraries = {
         "h5py": ("HDF5", h5py.version.hdf5_version),
@@ -66,10 +65,7 @@ def _versions() -> Iterable[tuple[str, str]]:
     yield "asyncreader", __version__
     yield "Python", platform.python_version()
     for package in ("numpy", "h5py", "lmdb", "simplejpeg", "numba"):
-        try:
-            yield package, version(package)
-        except PackageNotFoundError:
-            yield package, "not installed"
+        yield package, version(package)
         if package in libraries:
             yield libraries[package]
 

@@ -65,7 +65,7 @@ def say(text: str) -> None:
     On a terminal a long line is wrapped between words.
     """
     try:
-        if sys.stderr is not None and sys.stderr.isatty():
+        if sys.stderr.isatty():
             columns = shutil.get_terminal_size((80, 24)).columns
             text = "\n".join(folded(line, columns, "  ") for line in text.split("\n"))
         click.echo(text, err=True)
@@ -108,7 +108,7 @@ class Cli(click.Group):
         except OSError as exc:  # --help to a full disk
             say(f"error: {shown(exc)}")
             code = FAILED
-        if code and sys.stdout is not None:
+        if code:
             try:
                 sys.stdout.flush()
             except OSError:  # Python would try again at exit, and end with 120
@@ -125,8 +125,7 @@ class Cli(click.Group):
             warnings.showwarning = lambda message, *_, **__: say(_warning(message, whole))
             try:
                 code = super().invoke(ctx)
-                if sys.stdout is not None:  # closed by the shell: >&-
-                    sys.stdout.flush()
+                sys.stdout.flush()
                 return code
             except KeyboardInterrupt:
                 say("interrupted")
@@ -236,8 +235,7 @@ class Progress:
 
 def on_terminal() -> bool:
     """Whether progress can be drawn: stderr is a terminal that moves its cursor."""
-    there = sys.stderr is not None and sys.stderr.isatty()
-    return there and os.environ.get("TERM") != "dumb"
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def width() -> int:
