@@ -54,11 +54,6 @@ class Turn:
     wait_seconds: float
     """How many of the seconds were spent in getNextBatch()."""
 
-    @property
-    def samples_per_second(self) -> float:
-        """Rows handed out per second."""
-        return self.samples / self.seconds
-
 
 @dataclass(frozen=True)
 class Rate:
@@ -74,7 +69,7 @@ class Rate:
     @property
     def rates(self) -> tuple[float, ...]:
         """Samples/s of each turn."""
-        return tuple(turn.samples_per_second for turn in self.turns)
+        return tuple(turn.samples / turn.seconds for turn in self.turns)
 
     @property
     def samples_per_second(self) -> float:

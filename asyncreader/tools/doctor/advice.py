@@ -345,8 +345,8 @@ def _about_decoding(facts: Facts, p: ReaderParams, now: Rate, tops: Ceilings) ->
             )
     if not facts.encoded and facts.chunk > 1 and p.shuffle is True:
         words.append(
-            f"{facts.chunk} samples ({in_bytes(facts.chunk_bytes)}) are compressed together; "
-            f"a sample drawn at random needs all of them, and {facts.chunk - 1} of "
+            f"{facts.chunk} samples ({in_bytes(facts.chunk * facts.sample_bytes)}) are compressed "
+            f"together; a sample drawn at random needs all of them, and {facts.chunk - 1} of "
             f"{facts.chunk} are inflated for nothing."
         )
     if not facts.encoded and facts.chunk > 1 and p.world_size != 1:

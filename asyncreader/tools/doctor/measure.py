@@ -90,11 +90,6 @@ class Facts:
         """Whether the files stay in memory once they were read."""
         return self.size <= self.memory
 
-    @property
-    def chunk_bytes(self) -> float:
-        """Bytes of a decoded chunk."""
-        return self.chunk * self.sample_bytes
-
 
 def look(source: OpenSet, path: str | tuple[str, ...], memory: int | None = None) -> Facts:
     """Facts of an open set at ``path``. ``memory``: bytes left to it, else what is free now."""

@@ -42,11 +42,6 @@ class Row(NamedTuple):
     why: str
     thumb: Thumb | None
 
-    @property
-    def title(self) -> str:
-        """Its record number, its label in words and where it was packed from."""
-        return ", ".join(filter(None, (f"record {self.record}", self.words, self.path)))
-
 
 class Group(NamedTuple):
     """Samples of one label, and some of them to look at."""
