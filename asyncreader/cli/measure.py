@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import click
 from ..errors import shown
 from ..system.text import in_bytes, sides, some, times
 from . import options
-from .terminal import Progress, check_converters, folded, print_json, print_table, width
+from .terminal import Progress, check_converters, folded, print_json, print_table
 
 if TYPE_CHECKING:
     from ..tools.doctor import Candidate, Diagnosis
@@ -331,4 +332,5 @@ def _heading(text: str) -> None:
 
 
 def _say(text: str) -> None:
-    click.echo(textwrap.indent(folded(shown(text), width() - 2), "  "))
+    columns = min(100, shutil.get_terminal_size((80, 24)).columns)
+    click.echo(textwrap.indent(folded(shown(text), columns - 2), "  "))

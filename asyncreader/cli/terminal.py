@@ -238,11 +238,6 @@ def on_terminal() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def width() -> int:
-    """Columns for running text: those of the terminal, 80 without one, at most 100."""
-    return min(100, shutil.get_terminal_size((80, 24)).columns)
-
-
 def print_json(value: object) -> None:
     """ASCII only: a name that is no UTF-8 comes back from json.loads as Python had it. A function,
     such as a parameter's, is told as module:function."""

@@ -141,7 +141,6 @@ class Lesson:
     """Parameters of both readers, and those of one of them."""
     training: Mapping[str, Any]
     held_out: Mapping[str, Any]
-    rate: float
     outputs: int | None
     """Of the network: None: one for each class."""
     see: Callable[[Any], Seen]
@@ -149,6 +148,7 @@ class Lesson:
     """By the network's outputs for all held-out samples, and what they were to be."""
     figure: str
     """What the score is called."""
+    rate: float = 0.02
     epochs: int = 8
     """At most."""
     converged: float = 0.0
@@ -422,7 +422,6 @@ LESSONS: Final = {
         },
         {"subset": "train", "batch_size": 32, "shuffle": True},
         {"subset": "valid", "batch_size": 64, "last_batch": "short"},
-        rate=0.02,
         outputs=8,
         see=_of_robot,
         score=_r_squared,
@@ -433,7 +432,6 @@ LESSONS: Final = {
         {"labels_field": "obs/cell_type", "batch_size": 64},
         {"subset": np.sort(_ORDER[: CELLS * 4 // 5]), "shuffle": "block"},
         {"subset": np.sort(_ORDER[CELLS * 4 // 5 :]), "last_batch": "short"},
-        rate=0.02,
         outputs=4,
         see=_of_cells,
         score=_accuracy,
@@ -449,7 +447,6 @@ LESSONS: Final = {
         },
         {"subset": slice(VOLUMES[0]), "epoch_samples": 12, "shuffle": True},
         {"subset": slice(VOLUMES[0], None), "patch_at": "grid"},
-        rate=0.02,
         outputs=2,
         see=_of_volumes,
         score=_dice,

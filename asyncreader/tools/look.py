@@ -419,7 +419,6 @@ class Looked:
     ``words``: what is said of it besides its label. ``mask``, ``places``: what lies over an image.
     """
 
-    number: int
     picture: UInt8
     height: int
     width: int
@@ -527,7 +526,6 @@ class ImageLooker:
             places[what] = Inspector(part).pixels(record)
         differ = self.source.spec.shape is None
         return Looked(
-            number,
             to_rgb(pixels, self._scale),
             height,
             width,
@@ -640,7 +638,7 @@ class ArrayLooker:
         (picture,), _ = draw_samples(self._fields, self._wide)
         stored = b"".join(value.tobytes() for value in values)
         rows = len(values[0]) if values[0].ndim else 1
-        return Looked(number, picture, rows, 1, stored, words)
+        return Looked(picture, rows, 1, stored, words)
 
     def _values(self, number: int) -> tuple[Array, ...]:
         """The fields of a sample, without its label; SampleError if it is bad."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from operator import itemgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 
@@ -40,9 +40,6 @@ from ..sources.urls import is_url
 from ..system.array_types import Int64
 from ..system.limits import usable_cores
 from ..system.signals import in_threads
-
-#: Samples of a run that are bad, and a line for each problem.
-Found: TypeAlias = tuple[int, list[str]]
 
 #: Problems listed one by one; more are only counted.
 LISTED: Final = 1000
@@ -264,8 +261,9 @@ def _alike(part: Source) -> bool:
 
 def _check(
     source: OpenSet, decode: bool, together: bool, first: int, run: range, stop: threading.Event
-) -> Found:
-    """How many samples of a run are bad, and why. ``together``: all fields are :func:`_alike`."""
+) -> tuple[int, list[str]]:
+    """How many samples of a run are bad, and a line for each problem. ``together``: all fields are
+    :func:`_alike`."""
     found = list[tuple[int, str]]()
     for name, part in zip(source.names, source.parts, strict=True):
         own = range(run.start, min(run.stop, source.rows_of(name)))

@@ -10,7 +10,7 @@ import contextlib
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -45,8 +45,9 @@ IN_FULL: Final = 10_000_000
 #: constant: what an encoder makes of one colour stays below 1, a dim photograph is above 5.
 FLAT: Final = 2.0
 
-#: Samples that one task looks at.
+#: Samples that one task looks at, and whose checksums are read together.
 _RUN: Final = 16
+_TOGETHER: Final = 65_536
 
 
 def gather(
@@ -134,7 +135,8 @@ class _Gathering:
         self.thumbs: dict[int, Thumb] = {}
         self.equal: _Equal | None = None  # without recorded checksums known after the pass
         if self.checked and self.count <= IN_FULL:
-            self.equal = self._find_equal(np.arange(self.count), self._recorded())
+            runs = ((at, min(at + _TOGETHER, self.count)) for at in range(0, self.count, _TOGETHER))
+            self.equal = self._find_equal(np.arange(self.count), self._recorded(runs))
             firsts = [int(group[0]) for group in self.equal[0]]
             chosen += firsts[: max(0, limit - len(chosen)) // 2]
         self.wanted = set(chosen)
@@ -197,15 +199,15 @@ class _Gathering:
                 continue
             spread = math.inf if self.arrays else spread_of(look.picture)
             if record in self.wanted or spread < FLAT:
-                self._keep_thumb(look)
+                self._keep_thumb(record, look)
             checksum = 0 if self.checked else look.checksum
             found.append(_Seen(record, look.height, look.width, look.size, spread, checksum))
         return found
 
-    def _keep_thumb(self, look: Looked) -> None:
+    def _keep_thumb(self, record: int, look: Looked) -> None:
         """A drawing of numbers keeps its size."""
         side = min(self.side, max(look.picture.shape[:2])) if self.arrays else self.side
-        self.thumbs[look.number] = thumb_of(look.picture, side)
+        self.thumbs[record] = thumb_of(look.picture, side)
 
     def _facts(self, seen: list[_Seen], bad: list[Row], bad_count: int, wrong_bytes: int) -> Facts:
         source, of_set, spec = self.source, self.source.facts, self.source.spec
@@ -278,21 +280,17 @@ class _Gathering:
             names = self.names
         return tuple((name, columns[rows, n]) for n, name in enumerate(names[:8]))
 
-    def _recorded(self) -> UInt64:
-        """The recorded checksums of all samples."""
-        parts = [
-            self.inspector.checksums(lo, min(lo + 65_536, self.count))
-            for lo in range(0, self.count, 65_536)
-        ]
-        return np.concatenate([part for part in parts if part is not None])
+    def _recorded(self, runs: Iterable[tuple[int, int]]) -> UInt64:
+        """The recorded checksums of samples, from each run's first up to its end."""
+        parts = [self.inspector.checksums(first, end) for first, end in runs]
+        return np.concatenate([np.empty(0, np.uint64), *(p for p in parts if p is not None)])
 
     def _equal_of(self, seen: list[_Seen]) -> _Equal:
         """Equal samples among those that were looked at."""
         records = np.array([entry.record for entry in seen], np.int64)
         sums = np.array([entry.checksum for entry in seen], np.uint64)
         if self.checked:
-            rows = [self.inspector.checksums(n, n + 1) for n in records.tolist()]
-            sums = np.concatenate([sums[:0], *(row for row in rows if row is not None)])
+            sums = self._recorded((record, record + 1) for record in records.tolist())
         return self._find_equal(records, sums)
 
     def _find_equal(self, records: Int64, sums: UInt64) -> _Equal:
@@ -321,7 +319,7 @@ class _Gathering:
         looked = np.intersect1d(members, self.records).tolist()
         if looked and not any(record in self.thumbs for record in members.tolist()):
             with contextlib.suppress(SampleError):
-                self._keep_thumb(self.looker.look(looked[0], self.side))
+                self._keep_thumb(looked[0], self.looker.look(looked[0], self.side))
         rows = [self._row(record, "") for record in members.tolist()]
         thumb = next((row.thumb for row in rows if row.thumb is not None), None)
         return Copies(len(group), (rows[0]._replace(thumb=thumb), *rows[1:]), kinds)
