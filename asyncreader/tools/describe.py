@@ -33,7 +33,7 @@ from ..sources.sets.joined import Joined
 from ..sources.subset import split_counts
 from ..system.array_types import Array, Int64
 from ..system.late import h5py
-from ..system.text import slip, times
+from ..system.text import slip, some, times
 
 #: Widest span of whole-number labels that are counted one by one rather than as a range.
 LABEL_SPAN: Final = 65_536
@@ -450,30 +450,28 @@ def columns_of_cells(source: Source) -> list[Column]:
         for raw, item in h5.members(obs):
             name = raw.decode("utf-8", "surrogateescape")
             if name not in (index, "__categories") and len(found) < _COLUMNS:
-                words, label = _NOT_READ, False
+                words = _NOT_READ
                 with contextlib.suppress(AsyncReaderError):  # an attribute that is no text
-                    words, label = _kind(h5, f"obs/{name}", item)
-                found.append(Column(f"obs/{name}", words, label))
+                    words = _kind(h5, f"obs/{name}", item)
+                found.append(Column(f"obs/{name}", words, words != _NOT_READ))
     return found
 
 
-def _kind(h5: Hdf5, name: str, item: Any) -> tuple[str, bool]:
-    """What a column holds in words, and whether it can be labels."""
+def _kind(h5: Hdf5, name: str, item: Any) -> str:
+    """What a column holds in words."""
     if isinstance(item, h5py.h5d.DatasetID):
-        code, dtype = item.get_type().get_class(), h5py.Dataset(item).dtype
-        if code == h5py.h5t.STRING:
-            return "text, classes by name", True
-        return (str(dtype), True) if dtype.kind in "biuf" else (_NOT_READ, False)
+        if item.get_type().get_class() == h5py.h5t.STRING:
+            return "text, classes by name"
+        dtype = h5py.Dataset(item).dtype
+        return str(dtype) if dtype.kind in "biuf" else _NOT_READ
     encoding = None if item is None else h5.text(name, "encoding-type")
     if encoding == "categorical":
         names: Any = h5.reach(f"{name}/categories")
-        names = (
-            h5.reach(f"{name}/categories/values") if isinstance(names, h5py.h5g.GroupID) else names
-        )
+        if isinstance(names, h5py.h5g.GroupID):
+            names = h5.reach(f"{name}/categories/values")
         count = names.shape[0] if isinstance(names, h5py.h5d.DatasetID) and names.shape else 0
-        return f"categorical, {count:,} {'class' if count == 1 else 'classes'}", True
-    words = _NULLABLE.get(encoding or "")
-    return (words, True) if words else (_NOT_READ, False)
+        return f"categorical, {some(count, 'class')}"
+    return _NULLABLE.get(encoding or "", _NOT_READ)
 
 
 # -- samples of different length -------------------------------------------------------------------
