@@ -134,7 +134,7 @@ class _Path(click.Path):
             path_text(value)
             return super().convert(value, param, ctx)
         except ValueError as exc:
-            self.fail(f"{value!r} is not {exc}", param, ctx)
+            self.fail(f"{value!r} is not {str(exc) or 'a path'}", param, ctx)
 
 
 PATH = _Path(readable=False)

@@ -146,6 +146,11 @@ def test_errors_are_one_line(words: str, code: int, tmp_path: Path, monkeypatch:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_empty_path_is_no_path() -> None:
+    """A path that a shell's empty variable leaves empty is named as what it is not."""
+    assert "'' is not a path; see 'asyncreader info --help'" in run("info", "").stderr
+
+
 @pytest.mark.parametrize("words", ["--traceback info nowhere.h5", "info nowhere.h5 --traceback"])
 def test_traceback_on_demand(words: str) -> None:
     """--traceback, at either end of the line, shows where the error arose, then its line."""
