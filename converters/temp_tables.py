@@ -160,6 +160,13 @@ class Strings:
             made.append(text)
         return made.freeze()
 
+    def some(self, numbers: Iterable[int]) -> Strings:
+        """A frozen list of the strings with these numbers."""
+        return Strings.of(map(self.__getitem__, numbers))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Strings.of, (list(self),)
+
     def append(self, text: bytes) -> None:
         """Add one string."""
         assert self._blob is None, "frozen"

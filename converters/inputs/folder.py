@@ -12,8 +12,8 @@ import itertools
 import os
 import struct
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import xxhash
@@ -33,7 +33,7 @@ from asyncreader.pixels.codec import decode_values
 from asyncreader.sources import open_source
 from asyncreader.sources.hdf5.file import is_hdf5
 from asyncreader.sources.urls import is_url
-from asyncreader.system.array_types import Array, Int64
+from asyncreader.system.array_types import Int64
 
 from ..check_options import check_encoding
 from ..encode import (
@@ -49,10 +49,9 @@ from ..encode import (
 from ..options import Options
 from ..temp_tables import Strings, sorted_records
 from .dataset_samples import check_class_names, may_be_packed
-from .listing import SKIP_HINT, Listing, read_class_names, scan
+from .listing import SKIP_HINT, Listing, read_class_names
 from .local_tree import Tree, sort_key
-from .object_store import open_origin
-from .samples import RUN, Samples
+from .samples import RUN
 
 #: Between a path's sort key and what follows it: a component is never empty, so none is inside.
 _END: Final = b"\0\0"
@@ -159,96 +158,46 @@ def _missing(name: str, tree: Tree, picture: bytes, count: int) -> SampleError:
 # -- the images ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class FolderPart:
-    """Some images of a folder, with their labels (n, L): what another machine needs.
+class FolderSamples(Listing):
+    """The images of a folder, as they are packed."""
 
-    ``paths``: of each field's files; ``stamps``: of the images.
-    """
-
-    paths: tuple[tuple[bytes, ...], ...]
-    stamps: tuple[bytes, ...]
-    labels: Array | None
-    label_kind: str
-    classes: tuple[str, ...] | None
-    label_names: tuple[str, ...]
-
-    def open(self, options: Options) -> FolderSamples:
-        """These images as samples."""
-        pictures, *others = map(Strings.of, self.paths)
-        listing = Listing(
-            open_origin(options.src, options.follow_links),
-            pictures,
-            Strings.of(self.stamps),
-            self.labels,
-            self.label_kind,
-            self.classes,
-            {},
-            label_names=self.label_names,
-        )
-        masks = [
-            MaskFolder(name, Tree(folder, options.follow_links), paths, 0)
-            for (name, folder), paths in zip(options.fields, others, strict=True)
-        ]
-        return FolderSamples(options, "", listing, masks)
-
-
-class FolderSamples(Samples):
-    """The images of a folder. Leave ``listing`` and ``masks`` out to scan the folder."""
-
-    labels: Array | None
-
-    def __init__(
-        self,
-        options: Options,
-        exclude: str,
-        listing: Listing | None = None,
-        masks: Sequence[MaskFolder] = (),
-    ) -> None:
-        super().__init__()
+    def __init__(self, options: Options, exclude: str) -> None:
         encoding = options.encoding or "raw"
         self.channels: int = options.channels or (1 if options.bits == 16 else 3)
         check_encoding(options, encoding, self.channels, options.bits)
         self._recipe = make_recipe(options, encoding, self.channels, options.bits)
-        if listing is None:
-            names = None if options.classes is None else class_names(options.classes)
-            listing = scan(options, exclude, names)
-        self._listing = listing
-        self.count, self.labels = listing.count, listing.label_table
-        self.label_kind, self.label_names = listing.label_kind, listing.label_names
-        self.classes = listing.classes
-        self.ignored, self.notes = listing.ignored, listing.notes
-        self.splits, self.groups = listing.splits, listing.groups
-        self.skipped = [
-            (sort_key(path), os.fsdecode(path), problem) for path, problem in listing.skipped
-        ]
+        names = None if options.classes is None else class_names(options.classes)
+        super().__init__(options, exclude, names)
         light = encoding == "original" and not options.check_decode
         self.run = RUN if light else 1
-        self.ahead = listing.tree.ahead
-        self._masks = list(masks)
+        self.ahead = self.tree.ahead
+        self._masks: list[MaskFolder] = []
         self.fields = (DATA, *(name for name, _ in options.fields))
         self.encodings = (encoding, *[field_encoding(encoding)] * len(options.fields))
         with closed_on_error([self]):
-            for name, folder in options.fields[len(masks) :]:
-                match = (name, folder, listing.paths, options.follow_links, options.skip_bad)
+            for name, folder in options.fields:
+                match = (name, folder, self.files, options.follow_links, options.skip_bad)
                 self._masks.append(MaskFolder.match(*match))
                 if self._masks[-1].extra:
                     self.ignored[f"{name} without an image"] = self._masks[-1].extra
-        self._paths = (listing.paths, *(field.paths for field in self._masks))
-        self.paths = tuple(paths.__getitem__ for paths in self._paths)
+        self._name_paths()
+
+    def _name_paths(self) -> None:
+        every = self.files, *(field.paths for field in self._masks)
+        self.paths = tuple(paths.__getitem__ for paths in every)
 
     def _source_identity(self) -> str:
         return "folder"
 
     def will_need(self, number: int) -> bool:
-        listing, number = self._listing, self.at(number)
-        return listing.tree.will_need(listing.paths[number], listing.stamps[number])
+        number = self.at(number)
+        return self.tree.will_need(self.files[number], self.stamps[number])
 
     def fetch(self, number: int, hold: Hold) -> Block:
         number = self.at(number)
-        path = self._listing.paths[number]
-        with located(source_path=self._listing.tree.shown(path)):
-            data = self._listing.tree.read(path, hold, self._listing.stamps[number])
+        path = self.files[number]
+        with located(source_path=self.tree.shown(path)):
+            data = self.tree.read(path, hold, self.stamps[number])
             picture = self._recipe.from_file(data, hold)
             header = codec.read_header(data) if self._masks else None
         if header is None:
@@ -258,38 +207,37 @@ class FolderSamples(Samples):
         return (picture, *masks)
 
     def name(self, number: int) -> tuple[Any, str]:
-        path = self._listing.paths[self.at(number)]
+        path = self.files[self.at(number)]
         return sort_key(path), os.fsdecode(path)
 
     def where(self, number: int) -> str:
-        return self._listing.tree.shown(self._listing.paths[self.at(number)])
+        return self.tree.shown(self.files[self.at(number)])
 
     def sources(self, numbers: Int64) -> str:
-        listing = self._listing
         state = xxhash.xxh3_128()
         for number in self.in_source(numbers).tolist():
-            path = listing.paths[number]
-            state.update(path + b"\0" + listing.tree.stamp(path, listing.stamps[number]) + b"\0")
+            path = self.files[number]
+            state.update(path + b"\0" + self.tree.stamp(path, self.stamps[number]) + b"\0")
             for field in self._masks:
                 path = field.paths[number]
                 state.update(path + b"\0" + (field.tree.stamp(path, b"") if path else b"") + b"\0")
         return state.hexdigest()
 
-    def part(self, numbers: Int64) -> FolderPart:
-        """The images ``numbers``, to send to another machine."""
+    def part(self, numbers: Int64) -> FolderSamples:
+        """The images ``numbers`` with their tables alone, to send to another machine."""
+        part = self.of(numbers)
         wanted = self.in_source(numbers).tolist()
-        return FolderPart(
-            tuple(tuple(paths[number] for number in wanted) for paths in self._paths),
-            tuple(self._listing.stamps[number] for number in wanted),
-            None if self.labels is None else self.labels[numbers],
-            *(self.label_kind, self.classes, self.label_names),
-        )
+        part.files, part.stamps = self.files.some(wanted), self.stamps.some(wanted)
+        part._masks = [replace(field, paths=field.paths.some(wanted)) for field in self._masks]
+        part._name_paths()
+        part.numbers, part.skipped = None, []
+        return part
 
     def give_up(self) -> None:
         self.close()
 
     def close(self) -> None:
-        self._listing.tree.close()
+        self.tree.close()
 
 
 def class_names(path: str) -> tuple[str, ...]:

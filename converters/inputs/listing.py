@@ -16,13 +16,12 @@ import numpy as np
 
 from asyncreader.errors import (
     FormatError,
-    SampleError,
     SourceError,
     SourceNotFoundError,
     closed_on_error,
 )
 from asyncreader.sources.urls import is_url
-from asyncreader.system.array_types import Array, UInt64
+from asyncreader.system.array_types import Array
 from asyncreader.system.text import some
 
 from ..options import Options
@@ -30,7 +29,7 @@ from ..temp_tables import Numbered, Numbers, Strings, gathered
 from .labels_csv import Labels, Row, check_regular, hint_of_marks, read_labels
 from .local_tree import NOT_LISTED, Found, has_image_suffix, ignored_in_words, sort_key
 from .object_store import Origin, open_origin, text_file
-from .samples import Splits
+from .samples import Samples, Splits
 
 #: Names of parts of a set, in lower case and without digits at the end (COCO's train2017).
 _PARTS: Final = ("train", "training", "val", "valid", "validation", "test", "testing")
@@ -150,79 +149,38 @@ _SPLITS = 10
 _LOOKED_UP = 4096
 
 
-@dataclass
-class Listing:
-    """The samples of a folder, on disk or in a store. ``label_table``: (N, L) int64 or float64;
-    None without labels.
+class Listing(Samples):
+    """The images under ``options.src``, a folder or a URL, and their labels; how they are packed is
+    up to FolderSamples.
 
-    ``label_kind``: "class", "values" or "none"; ``skipped``: bad ones, in order (empty unless bad
-    ones are skipped).
-    """
-
-    tree: Origin
-    paths: Strings
-    #: The stamp of each when it was found; empty if it is not known until it is read.
-    stamps: Strings
-    label_table: Array | None
-    label_kind: str
-    classes: tuple[str, ...] | None
-    ignored: dict[str, int]
-    #: Of the labels of a sample; empty where they have none.
-    label_names: tuple[str, ...] = ()
-    splits: Splits | None = None
-    #: Of each the hash of its group, uint64; None where no column has groups.
-    groups: UInt64 | None = None
-    skipped: list[tuple[bytes, SampleError]] = field(default_factory=list)
-    #: What a user may not expect of the folders.
-    notes: tuple[str, ...] = ()
-
-    @property
-    def count(self) -> int:
-        """Samples listed."""
-        return len(self.paths)
-
-
-def scan(
-    options: Options, exclude: str | None = None, classes: tuple[str, ...] | None = None
-) -> Listing:
-    """List the images under ``options.src``, a folder or a URL, and their labels.
-
-    These are in the CSV ``labels``; or there are none (``no_labels``); or the class is the first
-    folder level, also (``classes_from_folders``) where the folders are called train and val or have
-    folders inside; with ``splits_from_folders`` the second one. ``classes`` fixes names and
+    The labels are in the CSV ``labels``; or there are none (``no_labels``); or the class is the
+    first folder level, also (``classes_from_folders``) where the folders are called train and val
+    or have folders inside; with ``splits_from_folders`` the second one. ``classes`` fixes names and
     numbers; where only some samples are converted, other names follow these. ``exclude``: see
-    :class:`local_tree.Tree`.
+    :class:`local_tree.Tree`. ``files``: the path of each image below ``tree``; ``stamps``: the
+    stamp of each when it was found, empty if it is not known until it is read.
     Raises SampleError (with ``source_path``) for the first image that must not be
     opened, unless ``skip_bad``; SourceError for errors of the whole set.
     """
-    tree = open_origin(options.src, options.follow_links, exclude)
-    builder = _Builder(tree, options)
-    with closed_on_error([tree]):
-        if options.labels is not None:
+
+    labels: Array | None
+
+    def __init__(
+        self,
+        options: Options,
+        exclude: str | None = None,
+        classes: tuple[str, ...] | None = None,
+    ) -> None:
+        super().__init__()
+        self.tree = open_origin(options.src, options.follow_links, exclude)
+        self.files, self.stamps = Strings(), Strings()
+        self._skip_bad = options.skip_bad
+        with closed_on_error([self.tree]):
+            if options.labels is None:
+                self._by_folders(options, classes)
+                return
             with text_file(options.labels) as file:
-                return builder.by_csv(options.labels, file, classes)
-        if options.no_labels:
-            return builder.unlabelled()
-        return builder.by_folders(classes)
-
-
-class _Builder:
-    def __init__(self, tree: Origin, options: Options) -> None:
-        self.tree = tree
-        self.paths = Strings()
-        self.stamps = Strings()
-        self._options = options
-        self._skipped: list[tuple[bytes, SampleError]] = []
-        self._unlisted = 0
-        self._splits = Numbered() if options.splits_from_folders else None
-
-    def unlabelled(self) -> Listing:
-        for found in self.tree:
-            if self._good(found):
-                self._append(found)
-                if self._splits is not None:
-                    self._splits.add(self._levels(found.path, 2)[0])
-        return self._listing(None, "none", None)
+                self._by_csv(options, file, classes)
 
     def _levels(self, path: bytes, levels: int) -> list[str]:
         """The first folders of a path, and the rest; FormatError where there are fewer."""
@@ -238,34 +196,42 @@ class _Builder:
             )
         return [_name(one) for one in found]
 
-    def by_folders(self, classes: tuple[str, ...] | None) -> Listing:
+    def _by_folders(self, options: Options, classes: tuple[str, ...] | None) -> None:
         """The images of class folders; or of folders such as train/ and val/, each with the classes
-        inside."""
+        inside; or all of them without labels."""
         # classes that are not among the given ones are accepted: their samples may be left out
-        names, folders = Numbered(classes, self._options.selective), ClassFolders(self.tree)
-        meant = self._options.classes_from_folders
+        names = None if options.no_labels else Numbered(classes, options.selective)
+        splits = Numbered() if options.splits_from_folders else None
+        folders, meant = ClassFolders(self.tree), options.classes_from_folders
+        plain = names is not None and splits is None
+        name = ""
         for found in self.tree:
-            if self._splits is None:
+            if plain:
                 folders.add(found.path)
             if not self._good(found):
                 continue
-            if self._splits is None:
+            if splits is not None:
+                split, name, *_ = self._levels(found.path, 2 if names is None else 3)
+                splits.add(split)
+            elif names is not None:
                 name = self._class(found.path, names, folders, meant or classes is None)
-            else:
-                split, name = self._levels(found.path, 3)[:2]
-                self._splits.add(split)
             self._append(found)
-            if not names.add(name):
+            if names is not None and not names.add(name):
                 raise self._unknown(found.path, name, len(names.names))
-        if self._splits is None and classes is None:
-            if not meant:
-                folders.check()
-            names.note(map(_name, self.tree.folders))
-        every, rows = names.sorted()
-        listing = self._listing(rows, "class", every)
-        if self._splits is None:
-            listing.notes = folders.notes(deep=not meant)
-        return listing
+        if names is not None:
+            if plain and classes is None:
+                if not meant:
+                    folders.check()
+                names.note(map(_name, self.tree.folders))
+            self.classes, self.labels = names.sorted()
+            self.label_kind = "class"
+        self._complete()
+        if plain:
+            self.notes = folders.notes(deep=not meant)
+        if splits is not None:
+            split_names, rows = splits.sorted()
+            self.splits = Splits(split_names, rows[:, 0])
+            self.notes = (self._which_splits(self.splits),)
 
     def _class(self, path: bytes, names: Numbered, folders: ClassFolders, any_name: bool) -> str:
         """The class of an image: its first folder."""
@@ -278,11 +244,11 @@ class _Builder:
         return name
 
     def _append(self, found: Found) -> None:
-        self.paths.append(found.path)
+        self.files.append(found.path)
         self.stamps.append(found.stamp)
 
-    def by_csv(self, csv: str, file: str, classes: tuple[str, ...] | None) -> Listing:
-        table = read_labels(self._options, file, self.tree, classes)
+    def _by_csv(self, options: Options, file: str, classes: tuple[str, ...] | None) -> None:
+        table = read_labels(options, file, self.tree, classes)
         rows = Numbers("q")
         missing: list[Row] = []
         absent = 0
@@ -294,21 +260,22 @@ class _Builder:
                 self._append(found)
                 rows.append(row.number)
         if absent:
-            raise _missing(csv, self.tree.name, missing, absent)
+            raise _missing(options.labels or file, self.tree.name, missing, absent)
         numbers = rows.rows()
-        labels = gathered(table.labels.rows().reshape(-1, table.labels.width), numbers)
-        listing = self._listing(labels, table.kind, table.classes)
+        self.labels = gathered(table.labels.rows().reshape(-1, table.labels.width), numbers)
+        self.label_kind, self.classes, self.label_names = table.kind, table.classes, table.names
+        self._complete()
         if table.splits is not None:
             names, split_of = table.splits.sorted()
-            listing.splits = Splits(names, gathered(split_of, numbers)[:, 0])
-        listing.ignored[NOT_LISTED] = self._unlisted
-        listing.notes, listing.label_names = table.notes, table.names
+            self.splits = Splits(names, gathered(split_of, numbers)[:, 0])
+        self.notes = table.notes
         if table.groups is not None:
-            listing.groups = table.groups.rows()[numbers]
-        return listing
+            self.groups = table.groups.rows()[numbers]
 
     def _joined(self, table: Labels) -> Iterator[tuple[Row, Found | None]]:
         """Each row with what the folder has for it; both come in the same order."""
+        ignored = self.tree.ignored
+        ignored[NOT_LISTED] = 0
         if not self.tree.lists:
             while rows := list(itertools.islice(table.rows, _LOOKED_UP)):
                 yield from zip(rows, self.tree.look_up([row.path for row in rows]), strict=True)
@@ -318,7 +285,7 @@ class _Builder:
         for row in table.rows:
             key = sort_key(row.path)
             while found is not None and sort_key(found.path) < key:
-                self._unlisted += has_image_suffix(found.path)
+                ignored[NOT_LISTED] += has_image_suffix(found.path)
                 found = next(walk, None)
             if found is not None and found.path == row.path:
                 yield row, found
@@ -327,17 +294,18 @@ class _Builder:
                 # the CSV names a file that the walk ignores (hidden, other suffix)
                 yield row, self.tree.look_up([row.path])[0]
         while found is not None:
-            self._unlisted += has_image_suffix(found.path)
+            ignored[NOT_LISTED] += has_image_suffix(found.path)
             found = next(walk, None)
 
     def _good(self, found: Found) -> bool:
         if found.problem is None:
             return True
-        if not self._options.skip_bad:
+        if not self._skip_bad:
             found.problem.source_path = self.tree.shown(found.path)
             found.problem.hint = found.problem.hint or SKIP_HINT
             raise found.problem
-        self._skipped.append((found.path, found.problem))
+        path = found.path
+        self.skipped.append((sort_key(path), os.fsdecode(path), found.problem))
         return False
 
     def _without_class(self, path: bytes) -> FormatError:
@@ -358,35 +326,21 @@ class _Builder:
             expected=f"one of the {known} names given by classes",
         )
 
-    def _listing(self, labels: Array | None, kind: str, classes: tuple[str, ...] | None) -> Listing:
-        if not len(self.paths) and not self._skipped:
+    def _complete(self) -> None:
+        """All images are listed."""
+        if not len(self.files) and not self.skipped:
             raise SourceError(
                 "there are no images in the folder",
                 path=self.tree.name,
                 found=ignored_in_words(self.tree.ignored) or "no files",
             )
-        splits = None
-        if self._splits is not None:
-            split_names, rows = self._splits.sorted()
-            splits = Splits(split_names, rows[:, 0])
-        listing = Listing(
-            self.tree,
-            self.paths.freeze(),
-            self.stamps.freeze(),
-            labels,
-            kind,
-            classes,
-            dict(self.tree.ignored),
-            splits=splits,
-            skipped=self._skipped,
-        )
-        if splits is not None:
-            listing.notes = (self._which_splits(listing, splits),)
-        return listing
+        self.files.freeze()
+        self.stamps.freeze()
+        self.count, self.ignored = len(self.files), dict(self.tree.ignored)
 
-    def _which_splits(self, listing: Listing, splits: Splits) -> str:
+    def _which_splits(self, splits: Splits) -> str:
         """What became of each first-level folder."""
-        classes = listing.label_table
+        classes = self.labels
         said = []
         for number, name in enumerate(splits.names[:_SPLITS]):
             chosen = splits.rows == number

@@ -54,7 +54,7 @@ class StoreFolder:
     ahead = IN_FLIGHT
 
     def __init__(self, url: str, ahead_bytes: int = AHEAD_BYTES) -> None:
-        location = location_of(url)
+        self._url, location = url, location_of(url)
         self._location = Location(location.base, location.key.strip("/"))
         self._objects = Objects(location.base)
         self.lists = self._objects.lists
@@ -65,6 +65,9 @@ class StoreFolder:
         self._lock = threading.Lock()
         self._requested: dict[bytes, tuple[_Answer, int]] = {}
         self._bytes = 0
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return StoreFolder, (self._url,)
 
     @property
     def name(self) -> str:

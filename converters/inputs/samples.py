@@ -145,9 +145,9 @@ class Samples:
         """Prefetch a sample; False if too much is in flight."""
         return True
 
-    def part(self, numbers: Int64) -> Any:
-        """Some samples as they are sent to another machine, where ``open(options)`` gives them;
-        None where that opens the source itself."""
+    def part(self, numbers: Int64) -> Samples | None:
+        """Some samples as they are sent to another machine; None where that opens the source
+        itself."""
         return None
 
     def give_up(self) -> None:

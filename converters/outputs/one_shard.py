@@ -25,7 +25,6 @@ from asyncreader.formats.manifest import Common, Manifest, Shard, file_digest
 from asyncreader.formats.packed import Encoding
 from asyncreader.system.array_types import Int64
 
-from ..inputs.folder import FolderPart
 from ..inputs.opening import open_samples
 from ..inputs.samples import Samples, Splits
 from ..options import Options
@@ -110,7 +109,7 @@ class Task:
     plan: ShardPlan
     number: int
     #: The images of a folder, or the numbers of samples that the options name.
-    part: FolderPart | Int64
+    part: Samples | Int64
     root: str
     #: Of the set: its encoding, the names of all classes, and the splits of these samples.
     encoding: Encoding
@@ -127,19 +126,14 @@ class Task:
                 found=f"nothing there on {platform.node()}",
                 hint="source and target must be on a file system that all machines share",
             )
-        samples: Samples
-        whole: Samples
-        if isinstance(self.part, np.ndarray):
+        samples = self.part
+        if not isinstance(samples, Samples):
             usual = self.encoding if self.options.append else None
             whole = open_samples(self.options, self.options.dst, self.classes, usual)
-            samples = whole.of(self.part)
-        else:
-            samples = whole = self.part.open(self.options)
-        samples.splits = self.splits
-        try:
+            samples = whole.of(samples)
+            samples.splits = self.splits
+        with contextlib.closing(samples):
             return pack_shard(self.options, self.plan, self.number, samples, workspace).to_json()
-        finally:
-            whole.close()
 
 
 def load_ray() -> Any:

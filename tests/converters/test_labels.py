@@ -65,9 +65,9 @@ def test_each_column_has_its_own_type(
     """Records come in the order of their paths, with the labels that the CSV says."""
     listing = scan(str(pictures), labels=write(tmp_path / "l.csv", text))
     assert paths_of(listing) == [b"3.png", b"a/1.png", b"b/2.png"][-len(rows) :]
-    assert listing.label_table is not None
-    assert listing.label_table.dtype == dtype
-    np.testing.assert_array_equal(listing.label_table, rows)
+    assert listing.labels is not None
+    assert listing.labels.dtype == dtype
+    np.testing.assert_array_equal(listing.labels, rows)
     assert (listing.classes, listing.label_kind, listing.notes) == (classes, kind, ())
     left_out = {"hidden": 0, "other suffix": 0, "not in the CSV": 4 - len(rows)}
     assert listing.ignored == left_out
@@ -281,7 +281,7 @@ def test_csv_cannot_reach_outside(tmp_path: Path) -> None:
         with pytest.raises(SampleError):
             scan(str(tmp_path / "in"), labels=csv)
         listing = scan(str(tmp_path / "in"), labels=csv, skip_bad=True)
-        assert (listing.count, [p for p, _ in listing.skipped]) == (1, [path.encode()])
+        assert (listing.count, [p for _, p, _ in listing.skipped]) == (1, [path])
 
 
 def test_csv_must_be_a_file(pictures: Path, tmp_path: Path) -> None:

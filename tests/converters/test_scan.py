@@ -121,7 +121,7 @@ def test_no_pictures_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"flat.*--labels.*--no-labels"):
         scan(flat)
     listing = scan(flat, no_labels=True)
-    assert (listing.label_table, listing.label_kind) == (None, "none")
+    assert (listing.labels, listing.label_kind) == (None, "none")
     tree(tmp_path / "c", "cat/1.png")
     with pytest.raises(FormatError, match="next to the class folders") as caught:
         scan(flat)
@@ -177,8 +177,8 @@ def test_each_trap_is_named(tmp_path: Path) -> None:
     traps = make_bad(tmp_path / "all", tmp_path / "outside")
     listing = scan(str(tmp_path / "all"), skip_bad=True)
     assert paths_of(listing) == [b"c/good.png"]
-    assert [os.fsdecode(path) for path, _ in listing.skipped] == list(traps)
-    for (_, problem), said in zip(listing.skipped, traps.values(), strict=True):
+    assert [path for _, path, _ in listing.skipped] == list(traps)
+    for (_, _, problem), said in zip(listing.skipped, traps.values(), strict=True):
         assert said in str(problem)
     for number, (path, said) in enumerate(traps.items()):
         root = tmp_path / f"one{number}"
@@ -323,5 +323,5 @@ def test_many_files_are_listed_without_an_object_each(
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert listing.count == 20_000
-    assert listing.paths[12_345] == b"c/012345.png"
+    assert listing.files[12_345] == b"c/012345.png"
     assert held < 200_000

@@ -175,7 +175,7 @@ def test_masks_beside_a_store(photos: Path, bucket: str, tmp_path: Path) -> None
 def test_an_object_that_changes(photos: Path, bucket: str, change: str) -> None:
     """What is not the version that was listed is an error that names it, never packed."""
     found = scan("s3://b/photos")
-    path, stamp = found.paths[3], found.stamps[3]
+    path, stamp = found.files[3], found.stamps[3]
     file = photos / os.fsdecode(path)
     data = file.read_bytes()
     assert found.tree.read(path, lambda _: None, stamp) == data

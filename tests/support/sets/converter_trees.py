@@ -6,7 +6,6 @@ from typing import Any
 
 from converter_corpus import image, put, saved
 
-from converters.inputs import listing
 from converters.inputs.listing import Listing
 from converters.options import Options
 
@@ -19,11 +18,11 @@ def tree(root: Path, *paths: str | bytes) -> Path:
 
 
 def paths_of(listing: Listing) -> list[bytes]:
-    return [listing.paths[n] for n in range(listing.count)]
+    return [listing.files[n] for n in range(listing.count)]
 
 
 def labels_of(listing: Listing) -> list[object]:
-    rows = listing.label_table
+    rows = listing.labels
     assert rows is not None
     found: list[object] = rows.tolist()
     return found
@@ -63,4 +62,4 @@ def scan(
     **options: Any,
 ) -> Listing:
     """What a folder is listed as, with such options of ``convert``."""
-    return listing.scan(Options(root, "", (root,), **options), exclude, classes)
+    return Listing(Options(root, "", (root,), **options), exclude, classes)
