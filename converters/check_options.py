@@ -73,6 +73,12 @@ def check(
     return _checked(sources, dst, given)
 
 
+#: Options that are lists of names, which may be empty.
+_LISTS: Final = (
+    *("fields", "split", "label_columns", "select"),
+    *("boxes_field", "keypoints_field", "numbers_field"),
+)
+
 #: Options that say what is done with samples that are in a dataset already.
 _OF_SETS: Final = frozenset(
     ("append", "split", "stratify", "group_by", "select", "sample", "shuffle")
@@ -110,14 +116,8 @@ def _checked(sources: tuple[str, ...], dst: PathLike, given: Mapping[str, object
         format=_format(options),
         chunk=options.chunk or 1,
         jobs=options.jobs or (_JOBS_OF_RAY if options.engine == "ray" else usable_cores()),
-        fields=options.fields or (),
-        split=options.split or (),
-        label_columns=options.label_columns or (),
-        boxes_field=options.boxes_field or (),
-        keypoints_field=options.keypoints_field or (),
-        numbers_field=options.numbers_field or (),
-        select=options.select or (),
         params=options.params and replace(options.params, path=options.src),
+        **{name: getattr(options, name) or () for name in _LISTS},
     )
     _check_together(options)
     return options

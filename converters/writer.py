@@ -136,7 +136,20 @@ class Writer:
         ``path``: where the sample comes from; ``fields``: other arrays of this sample by name. With
         ``resume``, a sample whose path the interrupted run has written is left as it is.
         """
-        self._add(data, label, path, fields)
+        adding = self._set
+        if adding is None or self._refused or os.getpid() != self._process:
+            adding = self._begin(data, label, path, fields)
+        try:
+            if path is None or self._pieces is None or path not in self:
+                adding.add(data, label, path, fields)
+                if self._splits is not None:
+                    self._numbers.append(self._count)
+            if self._options.resume and adding.bytes >= PIECE:
+                self._finish_piece(adding)
+        except BaseException as exc:
+            self._refuse(exc)
+            raise
+        self._count += 1
 
     def __contains__(self, path: object) -> bool:
         """Whether an interrupted run has written the sample of this path, so that with ``resume``
@@ -179,7 +192,7 @@ class Writer:
         if not isinstance(adding, Blocks) or not adding.even or self._options.resume:
             for i in range(count):
                 label, path = (None if o is None else o[i] for o in (labels, paths))
-                self._add(table[DATA][i], label, path, {n: table[n][i] for n in fields})
+                self.add(table[DATA][i], label, path=path, **{n: table[n][i] for n in fields})
             return
         with self._numbered():
             adding.add_many(table, labels, paths)
@@ -200,24 +213,6 @@ class Writer:
                 "fields: data_field=[...]",
             )
         self._splits, self._label_names = items.splits, items.label_names
-
-    def _add(
-        self, data: object, label: object, path: PathLike | None, fields: Mapping[str, object]
-    ) -> None:
-        adding = self._set
-        if adding is None or self._refused or os.getpid() != self._process:
-            adding = self._begin(data, label, path, fields)
-        try:
-            if path is None or self._pieces is None or path not in self:
-                adding.add(data, label, path, fields)
-                if self._splits is not None:
-                    self._numbers.append(self._count)
-            if self._options.resume and adding.bytes >= PIECE:
-                self._finish_piece(adding)
-        except BaseException as exc:
-            self._refuse(exc)
-            raise
-        self._count += 1
 
     def _begin(
         self, data: object, label: object, path: object, fields: Mapping[str, object]
@@ -475,7 +470,7 @@ def _convert_items(src: Items, dst: PathLike, keywords: ConvertKeywords) -> Conv
         count, writer = count_of(src), opened.enter_context(Writer(dst, **options))
         if isinstance(src, DatasetItems):
             writer._keep_facts(src)
-        for done in give(src, writer):
+        for done in give(src, writer.add, writer.add_many):
             if progress is not None:
                 progress(done, done if count is None else count)
     assert writer.report is not None

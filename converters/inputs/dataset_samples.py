@@ -319,9 +319,9 @@ def may_be_packed(path: str) -> bool:
     return os.path.isfile(path)
 
 
-def check_packed(options: Options, *others: str) -> None:
+def check_packed(options: Options) -> None:
     """ParamsError for options that are for folders of images."""
-    for name in ("labels", "follow_links", "classes_from_folders", "splits_from_folders", *others):
+    for name in ("labels", "follow_links", "classes_from_folders", "splits_from_folders"):
         if getattr(options, name):
             raise ParamsError(
                 f"{name} is for folders of images",
@@ -334,14 +334,13 @@ def check_original(options: Options, stored: str) -> None:
     """ParamsError for encoding 'original' of what is no image files, or with a size. ``stored``:
     the encoding of the source."""
     files = stored not in ("raw", YUV420)
-    if files and options.size is None:
-        return
-    raise ParamsError(
-        "encoding 'original' keeps image files' own bytes",
-        path=options.src,
-        found="a size to resize to" if files else f"a dataset of encoding {stored!r}",
-        hint="choose encoding 'jpeg', 'png', 'yuv420' or 'raw'",
-    )
+    if not files or options.size is not None:
+        raise ParamsError(
+            "encoding 'original' keeps image files' own bytes",
+            path=options.src,
+            found="a size to resize to" if files else f"a dataset of encoding {stored!r}",
+            hint="choose encoding 'jpeg', 'png', 'yuv420' or 'raw'",
+        )
 
 
 def files_digest(index: SetIndex) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -43,18 +44,8 @@ class MapStyle(Protocol):
 Items: TypeAlias = Iterable[object] | MapStyle
 
 
-class Taker(Protocol):
-    """What samples are given to: a Writer."""
-
-    def add(
-        self, data: object, label: object = None, *, path: Any = None, **fields: object
-    ) -> None:
-        """Take one."""
-
-    def add_many(
-        self, data: object, labels: object = None, *, paths: Any = None, **fields: object
-    ) -> None:
-        """Take many."""
+#: ``Writer.add`` and ``Writer.add_many``, which samples are given to.
+Take: TypeAlias = Callable[..., None]
 
 
 def is_paths(source: object) -> bool:
@@ -75,11 +66,12 @@ def count_of(source: Items) -> int | None:
         return None
 
 
-def give(source: Items, taker: Taker) -> Iterator[int]:
-    """Give all samples of ``source`` to ``taker``; yields how many after each."""
+def give(source: Items, add: Take, add_many: Take) -> Iterator[int]:
+    """Give all samples of ``source`` to ``add``, or some at a time to ``add_many``; yields how many
+    after each."""
     table = _columns(source)
     if table is not None:
-        yield from _give_columns(table, taker)
+        yield from _give_columns(table, add_many)
         return
     if isinstance(source, Mapping):
         raise _unclear("a dict whose values are no arrays or lists", source)
@@ -89,20 +81,20 @@ def give(source: Items, taker: Taker) -> Iterator[int]:
     # a map-style dataset need not say by IndexError where it ends
     samples: Any = (source[n] for n in range(len(source))) if mapped else source  # type: ignore
     for number, sample in enumerate(samples):
-        _give_one(sample, taker, number)
+        _give_one(sample, add, number)
         yield number + 1
 
 
-def _give_one(sample: object, taker: Taker, number: int) -> None:
+def _give_one(sample: object, add: Take, number: int) -> None:
     if isinstance(sample, Mapping):
         parts = _named(sample, f"sample {number}")
-        taker.add(parts.pop("data"), parts.pop("label", None), **parts)
+        add(parts.pop("data"), parts.pop("label", None), **parts)
     elif isinstance(sample, tuple | list) and not _numbers(sample):
         if len(sample) != 2:
             raise _unclear(f"sample {number} is a tuple of {len(sample)}", sample)
-        taker.add(sample[0], sample[1])
+        add(sample[0], sample[1])
     else:
-        taker.add(sample)
+        add(sample)
 
 
 def _numbers(sample: tuple[object, ...] | list[object]) -> bool:
@@ -157,7 +149,7 @@ def _is_array(value: object) -> bool:
     return isinstance(shape, tuple) and len(shape) > 0 and hasattr(value, "dtype")
 
 
-def _give_columns(table: dict[str, Any], taker: Taker) -> Iterator[int]:
+def _give_columns(table: dict[str, Any], add_many: Take) -> Iterator[int]:
     count = len(table["data"])
     for name, column in table.items():
         if len(column) != count:
@@ -171,7 +163,7 @@ def _give_columns(table: dict[str, Any], taker: Taker) -> Iterator[int]:
     for start in range(0, count, step):
         part: dict[str, Array] = {n: column[start : start + step] for n, column in table.items()}
         data, labels, paths = part.pop("data"), part.pop("label", None), part.pop("path", None)
-        taker.add_many(data, labels, paths=paths, **part)
+        add_many(data, labels, paths=paths, **part)
         yield min(start + step, count)
 
 
@@ -179,10 +171,7 @@ def _row_bytes(column: Any) -> int:
     """Bytes of a row; of a list, whose rows may be anything, so many that some go together."""
     if not _is_array(column):
         return _TOGETHER >> 10
-    size = getattr(column.dtype, "itemsize", 8)
-    for side in column.shape[1:]:
-        size *= int(side)
-    return int(size)
+    return int(getattr(column.dtype, "itemsize", 8) * math.prod(map(int, column.shape[1:])))
 
 
 # -- a Dataset -------------------------------------------------------------------------------------

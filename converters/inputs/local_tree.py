@@ -238,29 +238,22 @@ class Tree:
 
     # -- one path ----------------------------------------------------------------------------
 
-    def inspect(self, path: bytes) -> Found:
-        """The image ``path``, which a CSV names.
+    def look_up(self, paths: Sequence[bytes]) -> list[Found | None]:
+        """Images that the caller names, whatever their suffix; None for those not there, and for
+        folders: the columns of a CSV may be swapped."""
+        return list(map(self._named, paths))
 
-        SourceNotFoundError if there is none, or a folder: the CSV's columns may be swapped.
-        """
+    def _named(self, path: bytes) -> Found | None:
         with self._reported(path, "an image cannot be found"):
-            os.lstat(self.full(path))
+            try:
+                os.lstat(self.full(path))
+            except (FileNotFoundError, NotADirectoryError):
+                return None
         target = self._target(path)
         if isinstance(target, SampleError):
             return Found(path, target)
-        if stat.S_ISDIR(target.st_mode):
-            raise SourceNotFoundError("a folder, not an image", source_path=self.shown(path))
-        return Found(path, self._problem(path, target))
-
-    def look_up(self, paths: Sequence[bytes]) -> list[Found | None]:
-        """Images that the caller names, whatever their suffix; None for those not there."""
-        found: list[Found | None] = []
-        for path in paths:
-            try:
-                found.append(self.inspect(path))
-            except SourceNotFoundError:
-                found.append(None)
-        return found
+        folder = stat.S_ISDIR(target.st_mode)
+        return None if folder else Found(path, self._problem(path, target))
 
     def will_need(self, path: bytes, stamp: bytes) -> bool:
         """Prefetch an image; False if too much is in flight."""

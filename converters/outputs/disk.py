@@ -77,15 +77,17 @@ def no_temporary_space() -> SourceError:
 
 
 @contextlib.contextmanager
-def full_disk_reported(target: str, folder: str) -> Iterator[None]:
+def reported(target: str, folder: str, what: str | None = None) -> Iterator[None]:
     """While small files of ``target`` are written or renamed in ``folder``: a full disk is reported
-    by :func:`full_error`."""
+    by :func:`full_error`, other errors of the system as ``what``, or as they are without it."""
     try:
         yield
     except OSError as exc:
-        if isinstance(exc, SourceError) or not is_full(exc):
+        if is_full(exc) and not isinstance(exc, SourceError):
+            raise full_error(target, folder, ENTRY, exc) from exc
+        if what is None or isinstance(exc, SourceError):
             raise
-        raise full_error(target, folder, ENTRY, exc) from exc
+        raise SourceError(what, path=target, found=exc.strerror) from exc
 
 
 def check_space(target: str, folder: str, needed: int) -> None:

@@ -5,11 +5,14 @@ At the end the file is opened with that offset as its alignment. The data set is
 its final shape and allocated at once, so HDF5 puts it where the bytes already are.
 
 libver ("v110", "v110"): checksummed metadata that any HDF5 since 1.10 reads. Space is reserved
-before HDF5 writes anything itself, so that a full disk cannot interrupt it.
+before HDF5 writes anything itself, so that a full disk cannot interrupt it. Each data set that is
+complete is flushed, so that a failure is an error here: h5py ignores such errors when it closes a
+data set, and HDF5 crashes later.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -21,7 +24,6 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 from h5py import h5a, h5d, h5f, h5p, h5s, h5t
 
 from asyncreader.errors import SourceError
@@ -100,16 +102,11 @@ class Hdf5File:
         plan.set_fill_time(h5d.FILL_TIME_NEVER)
         return h5d.create(self._h5, name.encode(), dtype, h5s.create_simple(shape), dcpl=plan)
 
-    def flush(self, dataset: Any) -> None:
-        """Let HDF5 write what it has cached of a complete data set, so that a failure is an error
-        here. h5py ignores such errors when it closes a data set, and HDF5 crashes later."""
-        dataset.flush()
-
     def table(self, name: str, rows: Array) -> None:
         """A contiguous data set of numbers."""
         dataset = self.dataset(name, h5t.py_create(rows.dtype), rows.shape)
         dataset.write(h5s.ALL, h5s.ALL, rows)
-        self.flush(dataset)
+        dataset.flush()
 
     def strings(self, name: str, values: list[bytes]) -> None:
         """A contiguous data set of a few fixed-length strings, marked as UTF-8."""
@@ -121,27 +118,22 @@ class Hdf5File:
         dtype.set_strpad(h5t.STR_NULLPAD)
         dataset = self.dataset(name, dtype, rows.shape)
         dataset.write(h5s.ALL, h5s.ALL, rows, dtype)
-        self.flush(dataset)
+        dataset.flush()
 
-    def names(
-        self,
-        name: str,
-        count: int,
-        longest: int,
-        chunk: int,
-        blocks: Iterator[npt.NDArray[np.bytes_]],
-    ) -> None:
-        """A compressed data set of ``count`` fixed-length byte strings, ``chunk`` to a block."""
+    def names(self, name: str, count: int, longest: int, values: Iterator[bytes]) -> None:
+        """A compressed data set of ``count`` byte strings, as long as the ``longest``."""
+        rows = max(1, min(count, (1 << 16) // longest))
         plan = creation_properties()
-        plan.set_chunk((chunk,))
+        plan.set_chunk((rows,))
         plan.set_deflate(LEVEL)
         dtype = h5t.py_create(np.dtype(f"S{longest}"))
         self.reserve(0)
         dataset = h5d.create(self._h5, name.encode(), dtype, h5s.create_simple((count,)), dcpl=plan)
-        for number, block in enumerate(blocks):
-            data = zlib.compress(block.tobytes().ljust(chunk * longest, b"\0"), LEVEL)
-            self.chunk(dataset, (number * chunk,), data)
-        self.flush(dataset)
+        for start in range(0, count, rows):
+            block = np.array(list(itertools.islice(values, rows)), f"S{longest}")
+            data = zlib.compress(block.tobytes().ljust(rows * longest, b"\0"), LEVEL)
+            self.chunk(dataset, (start,), data)
+        dataset.flush()
 
     def chunk(self, dataset: Any, offset: tuple[int, ...], data: bytes) -> None:
         """One chunk, compressed already."""
@@ -251,7 +243,7 @@ class ContiguousData(FieldData):
                 expected=f"byte {START}",
                 hint="update h5py",
             )
-        file.flush(dataset)
+        dataset.flush()
 
 
 class SpooledData(FieldData):
@@ -281,7 +273,7 @@ class SpooledData(FieldData):
             part = (count, *shape[1:])
             space.select_hyperslab((start, *(0 for _ in shape[1:])), part)
             dataset.write(h5s.create_simple(part), space, piece.reshape(part))
-        self._file.flush(dataset)
+        dataset.flush()
         self._spool.close()
 
     def abandon(self) -> None:
@@ -370,7 +362,7 @@ class ChunkedData(FieldData):
             self._write()
         self._pool.shutdown()
         assert self._dataset.shape == shape
-        self._file.flush(self._dataset)
+        self._dataset.flush()
         self._dataset = None
 
     def abandon(self) -> None:

@@ -11,14 +11,14 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
 from asyncreader.errors import AsyncReaderError, FormatError, SampleError, SourceError
-from asyncreader.formats.packed import DATA, RAGGED, FieldMeta, Meta
+from asyncreader.formats.packed import DATA, RAGGED, Described, FieldMeta, Meta
 from asyncreader.pixels.rows import SKIP_HINT as READER_HINT
 from asyncreader.system.signals import after_this, wait_for
 from asyncreader.system.text import some
@@ -28,7 +28,7 @@ from ..inputs.listing import SKIP_HINT
 from ..inputs.samples import Samples
 from ..options import Options
 from ..report import ConvertReport
-from .disk import ENTRY, full_error, is_full, sync
+from .disk import reported, sync
 from .publish import Target
 from .sinks import Hdf5Sink, LmdbSink, RecordTables, Tables
 
@@ -378,24 +378,28 @@ def publish_file(
     options: Options, samples: Samples, packed: WrittenFile, target: Target, begun: float
 ) -> ConvertReport:
     """Give the file that ``samples`` were packed into its name; the report."""
-    skipped = all_skipped(samples, packed.skipped)
-    if packed.meta is None:
+    meta, skipped = packed.meta, all_skipped(samples, packed.skipped)
+    if meta is None:
         raise all_bad(options, skipped)
     size = os.stat(data_file(target.work, options.format)).st_size
     target.publish()
+    marked, narrowed = packed.rewritten, packed.narrowed
+    facts = {"bytes": size, "rewritten": marked, "narrowed": narrowed, "notes": samples.notes}
+    return report_of(options, samples, begun, meta, count=meta.count, skipped=skipped, **facts)
+
+
+def report_of(
+    options: Options, samples: Samples, begun: float, described: Described, **facts: Any
+) -> ConvertReport:
+    """The report on ``samples`` that were packed as ``described``, with the other ``facts``."""
     return ConvertReport(
         target=options.dst,
         format=options.format,
-        encoding=packed.meta.encoding,
-        count=packed.meta.count,
-        skipped=tuple((name, why) for _, name, why in sorted(skipped)),
+        encoding=described.encoding,
         ignored=samples.ignored,
-        classes=packed.meta.classes,
-        bytes=size,
+        classes=described.classes,
         seconds=time.perf_counter() - begun,
-        rewritten=packed.rewritten,
-        narrowed=packed.narrowed,
-        notes=samples.notes,
+        **facts,
     )
 
 
@@ -406,15 +410,10 @@ def data_file(path: str, kind: str) -> str:
 
 def sync_set(path: str, kind: str, shown: str) -> None:
     """Make what was written durable; ``shown``: the target's name for messages."""
-    try:
+    with reported(shown, os.path.dirname(path), "what was written does not reach the disk"):
         sync(data_file(path, kind))
         if kind == "lmdb":
             sync(path)
-    except OSError as exc:
-        if is_full(exc):
-            raise full_error(shown, os.path.dirname(path), ENTRY, exc) from exc
-        what = "what was written does not reach the disk"
-        raise SourceError(what, path=shown, found=exc.strerror) from exc
 
 
 def described(block: Block, samples: Samples) -> tuple[FieldMeta, ...]:
@@ -469,15 +468,16 @@ def progress_callback(options: Options, samples: Samples, before: int = 0) -> Ca
     return done
 
 
-def all_skipped(samples: Samples, bad: Iterable[tuple[int, str]]) -> list[tuple[Any, str, str]]:
-    """All skipped samples: where each sorts, its name, the reason; ``bad``: (number, reason)."""
+def all_skipped(samples: Samples, bad: Iterable[tuple[int, str]]) -> tuple[tuple[str, str], ...]:
+    """Name and reason of all skipped samples, in path order; ``bad``: (number, reason)."""
     skipped = [(key, name, reason(why)) for key, name, why in samples.skipped]
-    return skipped + [(*samples.name(number), why) for number, why in bad]
+    skipped += [(*samples.name(number), why) for number, why in bad]
+    return tuple((name, why) for _, name, why in sorted(skipped))
 
 
-def all_bad(options: Options, skipped: list[tuple[Any, str, str]]) -> SourceError:
-    """The error where nothing is left to pack; ``skipped``: (where it sorts, name, reason)."""
-    _, name, why = min(skipped)
+def all_bad(options: Options, skipped: Sequence[tuple[str, str]]) -> SourceError:
+    """The error where nothing is left to pack; ``skipped``: (name, reason) in path order."""
+    name, why = skipped[0]
     return SourceError(
         "every image was bad, so there is nothing to write",
         path=options.src,

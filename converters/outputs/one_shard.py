@@ -28,7 +28,7 @@ from asyncreader.system.array_types import Int64
 from ..inputs.opening import open_samples
 from ..inputs.samples import Samples, Splits
 from ..options import Options
-from .disk import full_disk_reported
+from .disk import reported
 from .one_file import WrittenFile, data_file, pack_file
 from .workspace import ShardPlan, ShardRecord, Workspace
 
@@ -53,7 +53,7 @@ def pack_shard(
             size, digest = file_digest(data_file(attempt, options.format))
             shard = _manifest(options, packed, packed.meta, name, size, digest)
         record = ShardRecord(sources, shard, packed.skipped, packed.rewritten, packed.narrowed)
-        with full_disk_reported(shown, workspace.root):
+        with reported(shown, workspace.root):
             workspace.finish(number, attempt, record)
     finally:
         workspace.discard(attempt)

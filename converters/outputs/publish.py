@@ -24,7 +24,7 @@ from asyncreader.sources.lmdb import lmdb_data_file
 from asyncreader.system.files import close_locked, lock, open_itself
 from asyncreader.system.signals import after_this
 
-from .disk import ENTRY, NOTHING_LEFT, full_error, is_full, sync
+from .disk import NOTHING_LEFT, reported, sync
 
 SUFFIX: Final = ".asyncreader-tmp"
 _LOCK: Final = "lock"
@@ -116,18 +116,17 @@ class Target:
 
     def __enter__(self) -> Target:
         try:
-            while not self._acquire():
-                pass
-            self._put_back()
-            self._check()
-            if not self._resume:
-                self._check_finished()
-                _clear(self.workspace)
-        except BaseException as exc:  # Ctrl-C too: the lock lives as long as the process
+            with reported(self.shown, self._folder, "the target's folder cannot be written to"):
+                while not self._acquire():
+                    pass
+                self._put_back()
+                self._check()
+                if not self._resume:
+                    self._check_finished()
+                    _clear(self.workspace)
+        except BaseException:  # Ctrl-C too: the lock lives as long as the process
             self._leave(bool(self._finished()))  # of another run: nothing was written yet
-            if isinstance(exc, SourceError) or not isinstance(exc, OSError):
-                raise
-            raise self._problem("the target's folder cannot be written to", exc) from exc
+            raise
         return self
 
     def _put_back(self) -> None:
@@ -270,7 +269,7 @@ class Target:
         workspace is left."""
         self._check()
         new, path = self.work, self.path
-        try:
+        with reported(self.shown, self._folder, "the finished dataset cannot be given its name"):
             if self.kind == "shards" and os.path.isdir(path):
                 # A folder cannot be renamed onto a full one, so for a moment there is none. If
                 # the run ends then, it or the next one puts the old one back.
@@ -282,8 +281,6 @@ class Target:
                     os.unlink(os.path.join(path, "lock.mdb"))
                 new, path = (os.path.join(folder, "data.mdb") for folder in (new, path))
             self.replace(new, path)
-        except OSError as exc:
-            raise self._problem("the finished dataset cannot be given its name", exc) from exc
 
     def replace(self, new: str, path: str) -> None:
         """Rename ``new`` to ``path``, durably: with that the set is published. On an OSError
@@ -309,11 +306,6 @@ class Target:
             self._published = not os.path.lexists(new)
             raise
         self._published = True
-
-    def _problem(self, what: str, error: OSError) -> SourceError:
-        if is_full(error):
-            return full_error(self.shown, self._folder, ENTRY, error)
-        return SourceError(what, path=self.shown, found=error.strerror)
 
 
 def _unlock(process: int, locked: list[int]) -> None:

@@ -13,7 +13,6 @@ import itertools
 import json
 import math
 import os
-import time
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Final
@@ -37,8 +36,16 @@ from ..options import Options
 from ..report import ConvertReport
 from ..temp_tables import blocks
 from .append import Grown, together
-from .disk import check_space, full_disk_reported, is_full, no_temporary_space
-from .one_file import all_bad, all_skipped, described, progress_callback, reason, skippable
+from .disk import check_space, is_full, no_temporary_space, reported
+from .one_file import (
+    all_bad,
+    all_skipped,
+    described,
+    progress_callback,
+    reason,
+    report_of,
+    skippable,
+)
 from .one_shard import pack_shard, packed_on_ray, sources_digest, tasks_of
 from .publish import Target
 from .workspace import ShardPlan, ShardRecord, Workspace
@@ -168,7 +175,7 @@ class ShardPacking:
         target, workspace = self.target, self.workspace
         plan = self._plan()
         self._check_space(plan)
-        with full_disk_reported(target.shown, workspace.root):
+        with reported(target.shown, workspace.root):
             workspace.prepare()
             workspace.keep_plan(plan)
         records = self._kept(plan)
@@ -185,16 +192,11 @@ class ShardPacking:
                 raise
             raise no_temporary_space() from exc  # other writes raise this error themselves
         rewritten = [r.rewritten for r in records.values() if r.rewritten is not None]
-        return ConvertReport(
-            target=self.options.dst,
-            format=self.options.format,
-            encoding=manifest.common.encoding,
+        return report_of(
+            *(self.options, self.samples, self.begun, manifest.common),
             count=manifest.count,
             skipped=skipped,
-            ignored=self.samples.ignored,
-            classes=manifest.common.classes,
             bytes=int(manifest.sizes.sum()),
-            seconds=time.perf_counter() - self.begun,
             shards=len(manifest),
             kept=len(kept),
             kept_samples=sum(kept),
@@ -279,11 +281,11 @@ class ShardPacking:
             raise all_bad(self.options, skipped)
         common = reduce(together, [shard.common for shard in good])
         manifest = Manifest.of(common, [shard.shard(0) for shard in good])
-        return manifest, tuple((name, why) for _, name, why in sorted(skipped))
+        return manifest, skipped
 
     def _publish(self, manifest: Manifest) -> tuple[str, ...]:
         """Give the set its name, or add the shards to the set that is there; notes about that."""
-        with full_disk_reported(self.target.shown, self.workspace.root):
+        with reported(self.target.shown, self.workspace.root):
             if self.grown is not None:
                 whole = self.grown.publish(self.target, self.workspace, manifest)
                 return (f"the dataset has {whole.count:,} samples in {len(whole):,} shards now",)

@@ -8,7 +8,6 @@ offsets of HDF5's tables depend on the contents alone.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,6 @@ from typing import Any, Final, TypeVar
 
 import lmdb
 import numpy as np
-import numpy.typing as npt
 
 from asyncreader.errors import AsyncReaderError, FormatError, SourceError
 from asyncreader.formats import packed as fmt
@@ -26,68 +24,84 @@ from ..encode import Block, FieldBlock, block_bytes
 from ..inputs.samples import Samples
 from ..options import Options
 from ..temp_tables import LabelTable, Numbers, PathOf, blocks, spooled
-from .disk import ENTRY, check_space, free_bytes, full_disk_reported, full_error, is_full
+from .disk import ENTRY, check_space, free_bytes, full_error, is_full, reported
 from .hdf5_writer import ChunkedData, ContiguousData, FieldData, Hdf5File, SpooledData
 
 
-@dataclass(frozen=True)
-class Paths:
-    """Paths of the samples in record order. ``each``: starts over at the first one; ``longest``:
-    bytes of the longest."""
-
-    each: Callable[[], Iterator[bytes]]
-    longest: int
-
-    @classmethod
-    def of(cls, count: int, path: PathOf) -> Paths:
-        """Paths of so many samples; ``path(number)`` gives one."""
-
-        def each() -> Iterator[bytes]:
-            return map(path, range(count))
-
-        return cls(each, max(map(len, each())))
-
-    def blocks(self, size: int) -> Iterator[npt.NDArray[np.bytes_]]:
-        """Arrays of fixed-length bytes, ``size`` paths at a time."""
-        paths = self.each()
-        while block := list(itertools.islice(paths, size)):
-            yield np.array(block, f"S{self.longest}")
-
-
-@dataclass(frozen=True)
 class FieldTables:
-    """The tables of one field, on disk, in record order.
+    """The packed samples of one field in record order: the checksum of each, where it ends, and its
+    path; on disk where there are many. ``bytes``: of all of them; ``path``: None where paths are
+    not known."""
 
-    ``offsets``: (N+1,) int64, of the encoded samples in their blob, or of those of different length
-    in their values, None for raw; ``checksums``:
-    (N,) uint64; ``paths``: None where none are known.
-    """
+    def __init__(self, name: str, encoding: str) -> None:
+        self._name = name
+        self._encoding = encoding
+        self._checksums = Numbers("Q")
+        self._ends = Numbers("q")
+        self._ends.append(0)
+        self._values = self.bytes = 0
+        self.path: PathOf | None = None
+        self._meta: fmt.FieldMeta | None = None
 
-    meta: fmt.FieldMeta
-    offsets: Int64 | None
-    checksums: UInt64
-    paths: Paths | None
+    def add(self, sample: FieldBlock) -> None:
+        """Note the next record, or several."""
+        meta = self._meta
+        if meta is None:
+            described = sample.described(self._name, self._encoding)
+            self._meta = replace(described, shape=sample.shape)
+        elif meta.shape is not None and sample.shape != meta.shape:
+            self._meta = replace(meta, shape=None)
+        self.bytes += len(sample.data)
+        if isinstance(sample.checksum, int):
+            self._checksums.append(sample.checksum)
+            self._ends.append(self.bytes)
+        else:  # raw samples, which need no offsets unless they differ in length
+            self._checksums.extend(sample.checksum)
+            if sample.lengths is not None:
+                self._ends.extend(self._values + np.cumsum(sample.lengths))
+                self._values += int(sample.lengths.sum())
+
+    @property
+    def meta(self) -> fmt.FieldMeta:
+        """What all records have in common."""
+        assert self._meta is not None
+        return self._meta
+
+    @property
+    def checksums(self) -> UInt64:
+        """Of each record, uint64 (N,)."""
+        return self._checksums.rows()
+
+    @property
+    def offsets(self) -> Int64 | None:
+        """Of the encoded samples in their blob, or of those of different length in their values,
+        int64 (N+1,); None for raw ones."""
+        return None if self._encoding == "raw" else self._ends.rows()
+
+    def paths(self) -> Iterator[bytes]:
+        """The path of each record; none where they are not known."""
+        return iter(()) if self.path is None else map(self.path, range(self.checksums.size))
 
     def name(self, table: str) -> str:
         """The name of one of these tables in the file."""
-        return fmt.table_of(self.meta.name, table)
+        return fmt.table_of(self._name, table)
 
     def data(self) -> tuple[tuple[int, ...], str]:
         """Shape and dtype of all samples as one array: (N, H, W, C) of raw ones, else bytes."""
-        if self.offsets is not None and self.meta.encoding != fmt.RAGGED:
-            return (int(self.offsets[-1]),), "uint8"
-        assert self.meta.shape is not None
-        if self.offsets is not None:
-            return (int(self.offsets[-1]), *self.meta.shape), self.meta.dtype
-        return (self.checksums.size, *self.meta.shape), self.meta.dtype
+        meta, offsets = self.meta, self.offsets
+        if offsets is not None and meta.encoding != fmt.RAGGED:
+            return (int(offsets[-1]),), "uint8"
+        assert meta.shape is not None
+        rows = self.checksums.size if offsets is None else int(offsets[-1])
+        return (rows, *meta.shape), meta.dtype
 
     def digests(self) -> dict[str, str]:
         """The digest of each table by its name in the file."""
         found = {self.name(fmt.CHECKSUMS): fmt.digest(self.checksums)}
         if self.offsets is not None:
             found[self.name(fmt.OFFSETS)] = fmt.digest(self.offsets)
-        if self.paths is not None:
-            found[self.name(fmt.PATHS)] = fmt.names_digest(self.paths.each())
+        if self.path is not None:
+            found[self.name(fmt.PATHS)] = fmt.names_digest(self.paths())
         return found
 
 
@@ -107,50 +121,12 @@ def encoded(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape")
 
 
-class FieldRecords:
-    """The packed samples of one field in record order: checksum and bytes."""
-
-    def __init__(self, name: str, encoding: str) -> None:
-        self._name = name
-        self._encoding = encoding
-        self._checksums = Numbers("Q")
-        self._ends = Numbers("q")
-        self._ends.append(0)
-        self._values = self.bytes = 0
-        #: What all of them have in common.
-        self._meta: fmt.FieldMeta | None = None
-
-    def add(self, sample: FieldBlock) -> None:
-        """Note the next record."""
-        meta = self._meta
-        if meta is None:
-            described = sample.described(self._name, self._encoding)
-            self._meta = replace(described, shape=sample.shape)
-        elif meta.shape is not None and sample.shape != meta.shape:
-            self._meta = replace(meta, shape=None)
-        self.bytes += len(sample.data)
-        if isinstance(sample.checksum, int):
-            self._checksums.append(sample.checksum)
-            self._ends.append(self.bytes)
-        else:  # raw samples, which need no offsets unless they differ in length
-            self._checksums.extend(sample.checksum)
-            if sample.lengths is not None:
-                self._ends.extend(self._values + np.cumsum(sample.lengths))
-                self._values += int(sample.lengths.sum())
-
-    def tables(self, paths: Paths | None) -> FieldTables:
-        """All tables, with these paths."""
-        assert self._meta is not None
-        offsets = None if self._encoding == "raw" else self._ends.rows()
-        return FieldTables(self._meta, offsets, self._checksums.rows(), paths)
-
-
 class RecordTables:
     """The packed samples of ``samples`` in record order: each field."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
-        self._fields = list(map(FieldRecords, samples.fields, samples.encodings))
+        self._fields = tuple(map(FieldTables, samples.fields, samples.encodings))
         self.count = 0
 
     def add(self, sample: Block) -> None:
@@ -171,11 +147,10 @@ class RecordTables:
         if skipped:
             samples = samples.of(np.delete(np.arange(self.count + len(skipped)), skipped))
         labels = None if samples.labels is None else self._labels(samples.labels)
-        fields = tuple(
-            field.tables(None if path is None else Paths.of(self.count, path))
-            for field, path in zip(self._fields, samples.paths, strict=True)
-        )
-        digests = {name: digest for field in fields for name, digest in field.digests().items()}
+        fields, digests = self._fields, dict[str, str]()
+        for field, path in zip(fields, samples.paths, strict=True):
+            field.path = path
+            digests |= field.digests()
         if labels is not None:
             digests[fmt.LABELS] = fmt.digest(labels)
         if samples.classes is not None:
@@ -277,11 +252,9 @@ class Hdf5Sink:
         if labels is not None:
             self._file.table(fmt.LABELS, labels)
         self._file.table(field.name(fmt.CHECKSUMS), field.checksums)
-        if field.paths is not None:
-            count, longest = field.checksums.size, field.paths.longest
-            rows = max(1, min(count, (1 << 16) // longest))
-            name = field.name(fmt.PATHS)
-            self._file.names(name, count, longest, rows, field.paths.blocks(rows))
+        if field.path is not None:
+            count, longest = field.checksums.size, max(map(len, field.paths()))
+            self._file.names(field.name(fmt.PATHS), count, longest, field.paths())
 
     def abandon(self) -> None:
         with contextlib.suppress(Exception):
@@ -401,9 +374,9 @@ class LmdbSink:
     def finish(self, tables: Tables) -> None:
         self._commit()
         for field in tables.fields:
-            if field.paths is not None:
+            if field.path is not None:
                 database = self._named(field.name(fmt.PATHS))
-                for number, path in enumerate(field.paths.each()):
+                for number, path in enumerate(field.paths()):
                     self._put(database, fmt.record_key(number), path)
                 self._commit()
         arrays: list[tuple[str, Array]] = [
@@ -448,7 +421,7 @@ class LmdbSink:
     @contextlib.contextmanager
     def _translated(self, needed: int = 0) -> Iterator[None]:
         try:
-            with full_disk_reported(self._target, self._folder):
+            with reported(self._target, self._folder):
                 yield
         except lmdb.Error as exc:
             # LMDB reports a write to a full disk as "Input/output error".
