@@ -26,7 +26,7 @@ from asyncreader.system.text import some
 
 from ..options import Options
 from ..temp_tables import Numbered, Numbers, Strings, gathered
-from .labels_csv import Labels, Row, check_regular, hint_of_marks, read_labels
+from .labels_csv import Labels, Row, check_regular, hint_of_marks
 from .local_tree import NOT_LISTED, Found, has_image_suffix, ignored_in_words, sort_key
 from .object_store import Origin, open_origin, text_file
 from .samples import Samples, Splits
@@ -248,11 +248,11 @@ class Listing(Samples):
         self.stamps.append(found.stamp)
 
     def _by_csv(self, options: Options, file: str, classes: tuple[str, ...] | None) -> None:
-        table = read_labels(options, file, self.tree, classes)
+        table = Labels(options, file, self.tree, classes)
         rows = Numbers("q")
         missing: list[Row] = []
         absent = 0
-        for row, found in self._joined(table):
+        for row, found in self._joined(table.rows()):
             if found is None:
                 absent += 1
                 missing += [row] if len(missing) < _LISTED else []
@@ -272,17 +272,18 @@ class Listing(Samples):
         if table.groups is not None:
             self.groups = table.groups.rows()[numbers]
 
-    def _joined(self, table: Labels) -> Iterator[tuple[Row, Found | None]]:
+    def _joined(self, rows: Iterator[Row]) -> Iterator[tuple[Row, Found | None]]:
         """Each row with what the folder has for it; both come in the same order."""
         ignored = self.tree.ignored
         ignored[NOT_LISTED] = 0
         if not self.tree.lists:
-            while rows := list(itertools.islice(table.rows, _LOOKED_UP)):
-                yield from zip(rows, self.tree.look_up([row.path for row in rows]), strict=True)
+            while some_rows := list(itertools.islice(rows, _LOOKED_UP)):
+                images = self.tree.look_up([row.path for row in some_rows])
+                yield from zip(some_rows, images, strict=True)
             return
         walk = iter(self.tree)
         found = next(walk, None)
-        for row in table.rows:
+        for row in rows:
             key = sort_key(row.path)
             while found is not None and sort_key(found.path) < key:
                 ignored[NOT_LISTED] += has_image_suffix(found.path)
