@@ -34,9 +34,8 @@ from .outputs.adding import Adding, Blocks, SampleFormat
 from .outputs.append import Grown
 from .outputs.disk import is_full, no_temporary_space
 from .outputs.one_file import WrittenFile, pack_file, progress_callback, publish_file
-from .outputs.one_shard import load_ray
 from .outputs.publish import Target
-from .outputs.shards import ShardPacking
+from .outputs.shards import ShardPacking, load_ray
 from .outputs.workspace import PIECE, Pieces
 from .report import ConvertReport, progress_line
 

@@ -4,6 +4,11 @@ A shard's bytes are a function of the plan alone: of the samples at its position
 the options and of the shape of raw pixels. So a run that is interrupted and resumed, with any
 number of threads or on other machines, gives the same files. A bad image that is skipped leaves
 its shard shorter and moves no other; a shard whose images are all bad is left out.
+
+On a Ray cluster each shard is a task, run again if its machine dies. All machines must see source
+and target under the same paths; a source may also be a URL, which each task opens. Each attempt at
+a shard, on any machine, writes under a name of its own, renamed when it is verified. The driver
+keeps the lock, the plan and the shards' records, and writes the manifest.
 """
 
 from __future__ import annotations
@@ -13,40 +18,45 @@ import itertools
 import json
 import math
 import os
-from dataclasses import dataclass, replace
-from functools import reduce
-from typing import Final
+import platform
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import partial, reduce
+from typing import Any, Final, cast
 
 import numpy as np
 import xxhash
 
 from asyncreader.errors import AsyncReaderError, ParamsError, SampleError, SourceError
 from asyncreader.formats import packed as fmt
-from asyncreader.formats.manifest import Manifest
-from asyncreader.formats.packed import FieldMeta
-from asyncreader.params.reader import READ_BY
+from asyncreader.formats.manifest import Common, Manifest, Shard, file_digest
+from asyncreader.formats.packed import Encoding, FieldMeta
+from asyncreader.params import READ_BY
 from asyncreader.sources import open_whole
 from asyncreader.sources.sets.joined import JoinedSource
 from asyncreader.sources.sets.shards import whole_digests
 from asyncreader.version import __version__
 
 from ..encode import block_bytes
-from ..inputs.samples import Samples
+from ..inputs.opening import open_samples
+from ..inputs.samples import Samples, Splits
 from ..options import Options
 from ..report import ConvertReport
 from ..temp_tables import blocks
 from .append import Grown, together
 from .disk import check_space, is_full, no_temporary_space, reported
 from .one_file import (
+    WrittenFile,
     all_bad,
     all_skipped,
+    data_file,
     described,
+    pack_file,
     progress_callback,
     reason,
     report_of,
     skippable,
 )
-from .one_shard import pack_shard, packed_on_ray, sources_digest, tasks_of
 from .publish import Target
 from .workspace import ShardPlan, ShardRecord, Workspace
 
@@ -154,6 +164,65 @@ def _source_digest(options: Options, samples: Samples) -> str:
     return state.hexdigest()
 
 
+# -- a shard -------------------------------------------------------------------------------------
+
+
+def pack_shard(
+    options: Options,
+    plan: ShardPlan,
+    number: int,
+    samples: Samples,
+    workspace: Workspace,
+    done: Callable[[int], None] | None = None,
+) -> ShardRecord:
+    """Pack shard ``number`` of ``plan``, whose samples are ``samples``, and give it its name."""
+    name = plan.name(number, options.format)
+    attempt = workspace.attempt(number)
+    shown = os.path.join(options.dst, name)
+    sources = sources_digest(samples)
+    try:
+        packed = pack_file(options, samples, attempt, shown, described=plan.fields, done=done)
+        shard = None
+        if packed.meta is not None:
+            size, digest = file_digest(data_file(attempt, options.format))
+            shard = _manifest(options, packed, packed.meta, name, size, digest)
+        record = ShardRecord(sources, shard, packed.skipped, packed.rewritten, packed.narrowed)
+        with reported(shown, workspace.root):
+            workspace.finish(number, attempt, record)
+    finally:
+        workspace.discard(attempt)
+    return record
+
+
+def _manifest(
+    options: Options, packed: WrittenFile, meta: fmt.Meta, name: str, size: int, digest: str
+) -> Manifest:
+    """The manifest of a set of this shard alone; ``size`` and ``digest`` are those of its file."""
+    first, *others = packed.bytes
+    common = Common(
+        **{fact.name: getattr(meta, fact.name) for fact in fields(fmt.Described)},
+        container=options.format,
+        label_width=packed.label_width,
+        chunk=options.chunk if options.compression else None,
+        compression=options.compression,
+        data_bytes=first,
+        field_bytes=tuple(others),
+    )
+    checksums, *field_checksums = (
+        meta.digests[fmt.table_of(field, fmt.CHECKSUMS)]
+        for field in (None, *(field.name for field in meta.fields))
+    )
+    labels = meta.digests.get(fmt.LABELS)
+    shard = Shard(name, meta.count, size, digest, checksums, labels, tuple(field_checksums))
+    digests = {table: meta.digests[table] for table in common.tables()}
+    return Manifest.of(common, [shard], digests)
+
+
+def sources_digest(samples: Samples) -> str:
+    """Digest of the source files of all of ``samples``."""
+    return samples.sources(np.arange(samples.count, dtype=np.int64))
+
+
 # -- all of them ---------------------------------------------------------------------------------
 
 
@@ -242,27 +311,22 @@ class ShardPacking:
 
     def _pack(self, plan: ShardPlan, records: dict[int, ShardRecord]) -> None:
         """Pack the shards that are not in ``records`` yet, and add them."""
-        if self.options.engine == "ray":
-            self._pack_on_ray(plan, records)
-            return
         options, before = self.options, sum(len(plan.span(number)) for number in records)
-        for number in range(plan.shards):
-            if number not in records:
-                samples = self.samples.of(plan.numbers(number))
-                done = progress_callback(options, self.samples, before)
-                records[number] = pack_shard(options, plan, number, samples, self.workspace, done)
-                before += samples.count
-
-    def _pack_on_ray(self, plan: ShardPlan, records: dict[int, ShardRecord]) -> None:
-        progress = progress_callback(self.options, self.samples)
-        kept = sum(len(plan.span(number)) for number in records)
         missing = [number for number in range(plan.shards) if number not in records]
-        tasks = tasks_of(self.options, plan, self.samples, self.workspace.root, missing)
-        with contextlib.closing(packed_on_ray(self.options.address, tasks)) as packed:
-            for number, record in packed:
-                records[number] = record
-                kept += len(plan.span(number))
-                progress(kept)
+        if options.engine == "ray":
+            progress = progress_callback(options, self.samples)
+            todo = (options, plan, self.samples, self.workspace.root, iter(missing))
+            with contextlib.closing(packed_on_ray(*todo)) as packed:
+                for number, record in packed:
+                    records[number] = record
+                    before += len(plan.span(number))
+                    progress(before)
+            return
+        for number in missing:
+            samples = self.samples.of(plan.numbers(number))
+            done = progress_callback(options, self.samples, before)
+            records[number] = pack_shard(options, plan, number, samples, self.workspace, done)
+            before += samples.count
 
     def _finish(
         self, plan: ShardPlan, records: list[ShardRecord]
@@ -308,3 +372,138 @@ class ShardPacking:
                 path=self.target.shown,
                 found=str(exc),
             ) from exc
+
+
+# -- on a Ray cluster ------------------------------------------------------------------------------
+
+
+#: Times that a shard is tried again when its worker or machine dies. A bad image may kill every
+#: worker.
+RETRIES: Final = 8
+
+#: Unfinished tasks handed to Ray at a time: per core of the cluster, and at least.
+AHEAD_PER_CORE: Final = 4
+LEAST_AHEAD: Final = 32
+
+
+def _packed_by_worker(
+    options: Options,
+    plan: ShardPlan,
+    root: str,
+    number: int,
+    part: Samples | None,
+    splits: Splits | None,
+    encoding: Encoding | None,
+    classes: tuple[str, ...],
+) -> str:
+    """Pack shard ``number`` on another machine; its record as JSON. ``part``: the images of a
+    folder, None for samples that the options name; ``encoding``: of a set that grows; ``classes``:
+    names of all."""
+    workspace = Workspace(root, options.format)
+    if not os.path.isdir(workspace.set):
+        raise SourceError(
+            "a worker does not see the target's folder",
+            path=workspace.set,
+            found=f"nothing there on {platform.node()}",
+            hint="source and target must be on a file system that all machines share",
+        )
+    if part is None:
+        part = open_samples(options, options.dst, classes, encoding).of(plan.numbers(number))
+        part.splits = splits
+    with contextlib.closing(part):
+        return pack_shard(options, plan, number, part, workspace).to_json()
+
+
+def load_ray() -> Any:
+    """The module; ParamsError with the command that installs it where it is missing."""
+    try:
+        import ray
+    except ImportError as exc:
+        raise ParamsError(
+            "engine 'ray' needs Ray, which is not installed",
+            hint="pip install -e '.[ray]' in asyncreader's checkout, on every machine",
+        ) from exc
+    return ray
+
+
+@contextlib.contextmanager
+def _connected(address: str | None) -> Iterator[Any]:
+    """Ray, connected to a cluster. ``address``: as of ``ray.init``; None: the cluster that
+    RAY_ADDRESS names, or one of this machine alone. An existing connection of the caller is used,
+    and left open."""
+    ray = load_ray()
+    started = not ray.is_initialized()
+    if started:
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="error")
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as exc:
+            raise SourceError(
+                "no Ray cluster could be reached",
+                found=str(exc)[:300],
+                hint="start one (ray start --head), or leave the address out",
+            ) from exc
+    try:
+        yield ray
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def packed_on_ray(
+    options: Options, plan: ShardPlan, samples: Samples, root: str, shards: Iterator[int]
+) -> Generator[tuple[int, ShardRecord]]:
+    """Pack these shards: the number and the record of each, in the order they finish.
+
+    Raises what a task raised; those still running are cancelled then.
+    """
+    read = options.params
+    if read is not None and read.labels_path is not None:  # a worker has a folder of its own
+        read = replace(read, labels_path=os.path.abspath(read.labels_path))
+    away = replace(options, params=read, progress=None)
+    usual = cast(Encoding, samples.encoding) if options.append else None
+    classes = samples.classes or ()
+    with _connected(options.address) as ray:
+        remote = ray.remote(max_retries=RETRIES, scheduling_strategy="SPREAD")(_run)
+        cores = int(ray.cluster_resources().get("CPU", 1))
+        ahead = max(LEAST_AHEAD, AHEAD_PER_CORE * cores)
+        running: dict[Any, int] = {}
+        try:
+            while True:
+                for number in itertools.islice(shards, ahead - len(running)):
+                    numbers = plan.numbers(number)
+                    splits = None if samples.splits is None else samples.splits.of(numbers)
+                    about = (number, samples.part(numbers), splits, usual, classes)
+                    task = partial(_packed_by_worker, away, plan, root, *about)
+                    running[remote.options(num_cpus=options.jobs).remote(task)] = number
+                if not running:
+                    return
+                (reference,), _ = ray.wait(list(running), num_returns=1)
+                number = running.pop(reference)
+                yield number, _record_of(ray, reference, number)
+        finally:
+            for reference in running:
+                ray.cancel(reference, force=True)
+
+
+def _record_of(ray: Any, reference: Any, number: int) -> ShardRecord:
+    """The record of a shard whose task is done; raises what went wrong in it."""
+    try:
+        return ShardRecord.from_json(ray.get(reference))
+    except ray.exceptions.RayTaskError as exc:
+        cause = exc.cause
+        if isinstance(cause, AsyncReaderError):
+            raise cause from exc
+        raise SourceError(
+            f"writing shard {number} failed on a worker",
+            found=f"{type(cause).__name__}: {cause}",
+        ) from exc
+    except ray.exceptions.RayError as exc:
+        raise SourceError(
+            f"shard {number} could not be written: its worker died {RETRIES + 1} times",
+            found=f"{type(exc).__name__}: {str(exc)[:300]}",
+            hint="it may lack memory for one image for each thread: lower jobs (--jobs)",
+        ) from exc
+
+
+def _run(task: Callable[[], str]) -> str:
+    return task()

@@ -18,8 +18,7 @@ from typing import Any
 
 from faults.programs.child_runner import tell
 
-WRITING = ("append", "disk", "hdf5_writer", "one_shard", "publish", "shards", "sinks")
-WRITING += ("workspace",)
+WRITING = ("append", "disk", "hdf5_writer", "publish", "shards", "sinks", "workspace")
 
 #: The modules that write. warm() imports each, so that a renamed one is an error.
 WRITERS = frozenset(
