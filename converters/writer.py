@@ -16,7 +16,13 @@ from typing import Any, Final, Self, Unpack
 import numpy as np
 from xxhash import xxh3_64_hexdigest
 
-from asyncreader.errors import AsyncReaderError, ParamsError, ReaderClosedError, SourceError
+from asyncreader.errors import (
+    AsyncReaderError,
+    ChecksumError,
+    ParamsError,
+    ReaderClosedError,
+    SourceError,
+)
 from asyncreader.formats.packed import DATA
 from asyncreader.params.declare import documented
 from asyncreader.version import __version__
@@ -318,9 +324,18 @@ class Writer:
                 self._finish_piece(adding)
             source = self._pieces.pattern
             copied = replace(options, src=source, sources=(source,), **_AS_STORED)
+            free = self._pieces.give_back
             with contextlib.closing(DatasetSamples(copied)) as samples:
-                packing = ShardPacking(copied, samples, self._target, self._begun)
-                self.report = packing.run()
+                packing = ShardPacking(copied, samples, self._target, self._begun, copied=free)
+                try:
+                    self.report = packing.run()
+                except ChecksumError as exc:
+                    folder = self._target.workspace
+                    exc.hint = (
+                        "if a finished shard was damaged: the space of its samples was given back, "
+                        f"so remove {folder!r} to start over"
+                    )
+                    raise
             return
         assert adding is not None
         packed = self._finish_file(adding)

@@ -20,8 +20,10 @@ from .signals import after_this
 try:
     _sync_file_range: Any = ctypes.CDLL(None).sync_file_range
     _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-except AttributeError:  # Linux alone has it
-    _sync_file_range = None
+    _fallocate: Any = ctypes.CDLL(None).fallocate
+    _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+except AttributeError:  # Linux alone has them
+    _sync_file_range = _fallocate = None
 
 #: For os.open(): no waiting for the other end of a pipe, and no terminal of one's own.
 NO_WAIT: Final[int] = os.O_NONBLOCK | os.O_NOCTTY
@@ -83,6 +85,13 @@ _END: Final = 16 << 20
 _PIECE: Final = 128 << 10
 
 # -- disks ---------------------------------------------------------------------------------------
+
+
+def give_back(fd: int, offset: int, length: int) -> None:
+    """Give the disk the space of a part of a file, which has zeros from then on (fallocate(2)); a
+    system or a file system that cannot leaves it as it is."""
+    if _fallocate is not None:
+        _fallocate(fd, 3, offset, length)  # FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE
 
 
 def free_bytes(path: str) -> int:

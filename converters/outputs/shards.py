@@ -66,9 +66,15 @@ MEASURED: Final = 64
 # -- the plan ------------------------------------------------------------------------------------
 
 
-def make_plan(options: Options, samples: Samples, grown: Grown | None = None) -> ShardPlan:
+def make_plan(
+    options: Options, samples: Samples, grown: Grown | None = None, known: ShardPlan | None = None
+) -> ShardPlan:
     """How ``samples`` are cut into shards: a function of the listing, the options and the set that
-    they are added to."""
+    they are added to. ``known``: the plan of an interrupted run, which is taken where that may have
+    left the tables of the samples alone: they cannot be measured again."""
+    source, before = _source_digest(options, samples), 0
+    if known is not None:
+        return replace(known, source=source)
     fields, mean = _measure(options, samples)
     if options.shards is not None:
         shards = options.shards
@@ -82,7 +88,6 @@ def make_plan(options: Options, samples: Samples, grown: Grown | None = None) ->
             expected=f"at most {samples.count}",
         )
     size = round(mean) if samples.encoding == "raw" else 0
-    source, before = _source_digest(options, samples), 0
     if grown is not None:
         fields, before = grown.fields() or fields, len(grown.manifest)
     return ShardPlan(source, samples.count, shards, fields, size, before)
@@ -139,7 +144,8 @@ def _source_digest(options: Options, samples: Samples) -> str:
     shaping = {
         name: getattr(options, name)
         for name in (
-            *("format", "size", "resize", "quality", "shuffle", "compression", "chunk"),
+            *("shards", "shard_size", "size", "resize", "quality", "shuffle", "format"),
+            *("compression", "chunk"),
             *("follow_links", "skip_bad", "check_decode", "restarts", "bits", "kinds"),
         )
     }
@@ -229,13 +235,15 @@ def sources_digest(samples: Samples) -> str:
 @dataclass
 class ShardPacking:
     """Packs ``samples`` into the folder ``target``; a resumed run keeps the finished shards.
-    ``begun``: when, by ``time.perf_counter()``; ``grown``: the set that they are added to."""
+    ``begun``: when, by ``time.perf_counter()``; ``grown``: the set that they are added to;
+    ``copied``: called with numbers of samples that are in a finished shard."""
 
     options: Options
     samples: Samples
     target: Target
     begun: float
     grown: Grown | None = None
+    copied: Callable[[range], None] | None = None
 
     def __post_init__(self) -> None:
         self.workspace = Workspace(self.target.workspace, self.options.format)
@@ -276,8 +284,9 @@ class ShardPacking:
 
     def _plan(self) -> ShardPlan:
         """The plan of this run; SourceError if an interrupted one had another."""
-        plan = make_plan(self.options, self.samples, self.grown)
         before = self.workspace.plan()
+        known = None if before is None or self.copied is None else ShardPlan.from_json(before)
+        plan = make_plan(self.options, self.samples, self.grown, known)
         if before is not None and before != plan.to_json():
             raise SourceError(
                 "the interrupted run had other sources or options",
@@ -294,6 +303,8 @@ class ShardPacking:
             entries = os.scandir(done) if os.path.isdir(done) else ()
             finished = sum(entry.stat().st_size for entry in entries)
             needed = plan.count * plan.sample_bytes - finished
+            if self.copied is not None:  # what is copied makes room for the next shard
+                needed = min(needed, len(plan.span(plan.shards - 1)) * plan.sample_bytes)
             check_space(self.target.shown, os.path.dirname(self.target.workspace), needed)
 
     def _kept(self, plan: ShardPlan) -> dict[int, ShardRecord]:
@@ -312,21 +323,24 @@ class ShardPacking:
     def _pack(self, plan: ShardPlan, records: dict[int, ShardRecord]) -> None:
         """Pack the shards that are not in ``records`` yet, and add them."""
         options, before = self.options, sum(len(plan.span(number)) for number in records)
-        missing = [number for number in range(plan.shards) if number not in records]
         if options.engine == "ray":
             progress = progress_callback(options, self.samples)
-            todo = (options, plan, self.samples, self.workspace.root, iter(missing))
+            missing = (number for number in range(plan.shards) if number not in records)
+            todo = (options, plan, self.samples, self.workspace.root, iter([*missing]))
             with contextlib.closing(packed_on_ray(*todo)) as packed:
                 for number, record in packed:
                     records[number] = record
                     before += len(plan.span(number))
                     progress(before)
             return
-        for number in missing:
-            samples = self.samples.of(plan.numbers(number))
-            done = progress_callback(options, self.samples, before)
-            records[number] = pack_shard(options, plan, number, samples, self.workspace, done)
-            before += samples.count
+        for number in range(plan.shards):
+            if number not in records:
+                samples = self.samples.of(plan.numbers(number))
+                done = progress_callback(options, self.samples, before)
+                records[number] = pack_shard(options, plan, number, samples, self.workspace, done)
+                before += samples.count
+            if self.copied is not None:
+                self.copied(plan.span(number))
 
     def _finish(
         self, plan: ShardPlan, records: list[ShardRecord]

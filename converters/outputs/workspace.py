@@ -12,20 +12,24 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
+import math
 import os
 import re
 import shutil
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Final
 
+import h5py
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from asyncreader.errors import FormatError, ParamsError, SourceError
 from asyncreader.formats.manifest import NAME, Manifest, file_digest
-from asyncreader.formats.packed import FieldMeta
+from asyncreader.formats.packed import CHECKSUMS, OFFSETS, FieldMeta, table_of
 from asyncreader.sources import Inspector, open_whole
+from asyncreader.system import files
 from asyncreader.system.array_types import Int64, UInt64
 
 from .disk import sync
@@ -66,6 +70,14 @@ class ShardPlan:
     def to_json(self) -> str:
         """The plan as one line of JSON."""
         return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> ShardPlan:
+        """Read :meth:`to_json`'s text."""
+        facts = json.loads(text)
+        for field in facts["fields"]:
+            field["shape"] = field["shape"] and tuple(field["shape"])
+        return cls(**facts | {"fields": tuple(FieldMeta(**field) for field in facts["fields"])})
 
 
 @dataclass(frozen=True)
@@ -217,7 +229,10 @@ class Pieces:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)
         os.makedirs(self._folder, exist_ok=True)
-        self.count = self._next = 0
+        self._next = 0
+        #: Of each file its path, and how many samples it and those before it have.
+        self._paths: list[str] = []
+        self._ends: list[int] = []
         self._kind = ""
         self._keys: UInt64 = np.empty(0, np.uint64)
         for name in sorted(os.listdir(self._folder)):
@@ -238,6 +253,11 @@ class Pieces:
         self._kind = kind
 
     @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._paths)
+
+    @property
     def pattern(self) -> str:
         """A glob of all of them, in order."""
         return os.path.join(glob.escape(self._folder), "*.h5")
@@ -247,7 +267,8 @@ class Pieces:
         self._take(self.path)
         name = f"{self._kind}-{self._next:06d}.h5"
         self._next += 1
-        os.rename(self.path, os.path.join(self._folder, name))
+        self._paths[-1] = os.path.join(self._folder, name)
+        os.rename(self.path, self._paths[-1])
         sync(self._folder)
 
     def _take_kept(self, path: str) -> None:
@@ -264,12 +285,12 @@ class Pieces:
             ) from exc
 
     def _take(self, path: str) -> None:
-        """Add a file's keys. ParamsError for one that another sample has."""
-        self.count += 1
-        if not self._keyed:
-            return
+        """Add a file, and its keys. ParamsError for one that another sample has."""
         with contextlib.closing(open_whole(path)) as found:
-            keys = np.sort(hashes(name or b"" for name in Inspector(found.first).paths()))
+            names = Inspector(found.first).paths() if self._keyed else ()
+            keys = np.sort(hashes(name or b"" for name in names))
+            self._ends.append(found.facts.count + (self._ends[-1] if self._ends else 0))
+        self._paths.append(path)
         twice = keys[1:] == keys[:-1]
         if twice.any() or np.isin(keys, self._keys, assume_unique=True).any():
             raise ParamsError(
@@ -278,11 +299,34 @@ class Pieces:
             )
         self._keys = np.sort(np.concatenate([self._keys, keys]))
 
+    def give_back(self, samples: range) -> None:
+        """Give the disk the space of samples that are in a finished shard. Their tables stay: by
+        these a run that resumes knows the samples, and that they are the same."""
+        for number in range(bisect_right(self._ends, samples.start), self.count):
+            first, end = self._ends[number - 1] if number else 0, self._ends[number]
+            if first >= samples.stop:
+                break
+            span = max(samples.start, first) - first, min(samples.stop, end) - first
+            _give_back(self._paths[number], *span)
+
     def holds(self, path: str | os.PathLike[str]) -> bool:
         """Whether the interrupted run has finished the sample of this path."""
         key = np.uint64(xxh3_64_intdigest(os.fsencode(path)))
         at = int(np.searchsorted(self._kept, key))
         return at < self._kept.size and bool(self._kept[at] == key)
+
+
+def _give_back(path: str, start: int, stop: int) -> None:
+    """Give the disk the space of samples ``start`` to ``stop`` of a file."""
+    with h5py.File(path, locking=False) as file, open(path, "r+b") as written:
+        for name, data in file.items():
+            if table_of(name, CHECKSUMS) not in file or not data.size:
+                continue  # a table, or no values
+            ends = file.get(table_of(name, OFFSETS))
+            first, end = (start, stop) if ends is None else ends[[start, stop]].tolist()
+            row = math.prod(data.shape[1:]) * data.dtype.itemsize
+            at = data.id.get_offset() + first * row
+            files.give_back(written.fileno(), at, (end - first) * row)
 
 
 def hashes(names: Iterable[bytes]) -> UInt64:
