@@ -25,13 +25,13 @@ from asyncreader.errors import (
 )
 from asyncreader.formats.packed import DATA
 from asyncreader.params.declare import documented
+from asyncreader.system.array_types import Int64
 from asyncreader.version import __version__
 
 from .check_options import check, check_writer
-from .inputs.added import as_array
+from .inputs.added import DatasetItems, Items, as_array, count_of, give, is_paths
 from .inputs.dataset_samples import DatasetSamples
 from .inputs.folder import class_names
-from .inputs.items import DatasetItems, Items, count_of, give, is_paths
 from .inputs.opening import open_samples
 from .inputs.samples import Splits
 from .option_values import SRC
@@ -261,10 +261,10 @@ class Writer:
         self._set = None
 
     def _finish_file(self, adding: Adding) -> WrittenFile:
-        splits = self._splits
-        if splits is not None:
-            splits, self._numbers = splits.of(np.array(self._numbers, np.int64)), []
-        adding.samples.splits, adding.samples.label_names = splits, self._label_names
+        if self._splits is not None:
+            adding.splits = self._splits.of(np.array(self._numbers, np.int64))
+            self._numbers.clear()
+        adding.label_names = self._label_names
         return adding.finish()
 
     @contextlib.contextmanager
@@ -320,12 +320,12 @@ class Writer:
     def _finish(self) -> None:
         options, adding = self._options, self._set
         if self._pieces is not None:
-            if adding is not None and adding.count:
+            if adding is not None and adding.taken:
                 self._finish_piece(adding)
             source = self._pieces.pattern
             copied = replace(options, src=source, sources=(source,), **_AS_STORED)
             free = self._pieces.give_back
-            with contextlib.closing(DatasetSamples(copied)) as samples:
+            with contextlib.closing(_Finished(copied)) as samples:
                 packing = ShardPacking(copied, samples, self._target, self._begun, copied=free)
                 try:
                     self.report = packing.run()
@@ -339,7 +339,7 @@ class Writer:
             return
         assert adding is not None
         packed = self._finish_file(adding)
-        self.report = publish_file(options, adding.samples, packed, self._target, self._begun)
+        self.report = publish_file(options, adding, packed, self._target, self._begun)
 
     def abandon(self) -> None:
         """End without a dataset: the target is as it was, and what was finished stays for a run
@@ -363,6 +363,14 @@ class Writer:
             self.close()
         else:
             self._end(error)
+
+
+class _Finished(DatasetSamples):
+    """The samples of finished files, which are told by their checksums: the files' times change
+    when space of theirs is given back."""
+
+    def sources(self, numbers: Int64) -> str:
+        return ""
 
 
 def _abandon(process: int, stack: contextlib.ExitStack) -> None:

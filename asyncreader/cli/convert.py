@@ -167,7 +167,7 @@ def _dry_run(
 
 def _print_pictures(survey: Survey) -> None:
     """What is in the folder."""
-    from converters.inputs.local_tree import ignored_in_words
+    from converters.inputs.origins import ignored_in_words
 
     found = survey.pictures
     exact = found.looked_at == found.count
@@ -226,7 +226,7 @@ def _print_forms(survey: Survey) -> None:
 
 
 def _print_packed(report: ConvertReport) -> None:
-    from converters.inputs.local_tree import ignored_in_words
+    from converters.inputs.origins import ignored_in_words
 
     classes = "" if report.classes is None else f" in {some(len(report.classes), 'class')}"
     packed = report.count - report.kept_samples

@@ -56,7 +56,7 @@ from ..encode import (
 )
 from ..options import Options
 from ..temp_tables import PathOf, Strings
-from .object_store import holds_set
+from .origins import holds_set
 from .samples import RUN, SHARED, Samples, kept_splits, renumbered
 
 

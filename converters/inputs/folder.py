@@ -50,7 +50,7 @@ from ..options import Options
 from ..temp_tables import Strings, sorted_records
 from .dataset_samples import check_class_names, may_be_packed
 from .listing import SKIP_HINT, Listing, read_class_names
-from .local_tree import Tree, sort_key
+from .origins import Tree, sort_key
 from .samples import RUN
 
 #: Between a path's sort key and what follows it: a component is never empty, so none is inside.

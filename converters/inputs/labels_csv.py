@@ -27,8 +27,7 @@ from asyncreader.errors import FormatError, ParamsError, SourceError, SourceNotF
 
 from ..options import Options
 from ..temp_tables import Numbered, Numbers, sorted_records
-from .local_tree import sort_key
-from .object_store import Origin
+from .origins import Origin, sort_key
 
 _INTEGER: Final = re.compile(r"[+-]?\d+")
 _REAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")

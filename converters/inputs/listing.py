@@ -27,8 +27,16 @@ from asyncreader.system.text import some
 from ..options import Options
 from ..temp_tables import Numbered, Numbers, Strings, gathered
 from .labels_csv import Labels, Row, check_regular, hint_of_marks
-from .local_tree import NOT_LISTED, Found, has_image_suffix, ignored_in_words, sort_key
-from .object_store import Origin, open_origin, text_file
+from .origins import (
+    NOT_LISTED,
+    Found,
+    Origin,
+    has_image_suffix,
+    ignored_in_words,
+    open_origin,
+    sort_key,
+    text_file,
+)
 from .samples import Samples, Splits
 
 #: Names of parts of a set, in lower case and without digits at the end (COCO's train2017).
@@ -157,7 +165,7 @@ class Listing(Samples):
     first folder level, also (``classes_from_folders``) where the folders are called train and val
     or have folders inside; with ``splits_from_folders`` the second one. ``classes`` fixes names and
     numbers; where only some samples are converted, other names follow these. ``exclude``: see
-    :class:`local_tree.Tree`. ``files``: the path of each image below ``tree``; ``stamps``: the
+    :class:`origins.Tree`. ``files``: the path of each image below ``tree``; ``stamps``: the
     stamp of each when it was found, empty if it is not known until it is read.
     Raises SampleError (with ``source_path``) for the first image that must not be
     opened, unless ``skip_bad``; SourceError for errors of the whole set.

@@ -30,9 +30,11 @@ from ..encode import (
     size_of_picture,
     stored_values,
 )
-from ..inputs.added import AddedLabels, AddedSamples, Form, as_array
+from ..inputs.added import AddedLabels, Form, as_array, path_of
+from ..inputs.samples import Samples
 from ..option_values import check_field
 from ..options import Options
+from ..temp_tables import Strings
 from .one_file import BYTES_PER_JOB, SetFile, WrittenFile
 
 #: Bytes of rows that are kept until they are hashed and written together, and most of such rows.
@@ -176,24 +178,19 @@ def _shown(path: Any) -> str | None:
     return None if path is None else os.fsdecode(os.fspath(path))
 
 
-class Adding:
-    """Takes samples, and gives them to the file: its labels and paths here, the rest by a way of
-    its own."""
+class Adding(Samples):
+    """Takes samples, and gives them to the file by a way of its own; labels and paths are kept on
+    disk until it is finished. ``taken``: samples so far."""
 
     def __init__(self, plan: SampleFormat, path: str, shown: str) -> None:
-        forms = plan.forms
-        self.samples = AddedSamples(forms, plan.encodings)
-        self._forms = {form.name: form for form in forms}
-        self._labelled, self._named = plan.label is not None, plan.named
-        if self._labelled:
-            self.samples.added = AddedLabels(plan.label, plan.classes)
-        self._taken = 0
-        self._file = SetFile(plan.options, self.samples, path, shown)
-
-    @property
-    def count(self) -> int:
-        """Samples that were taken."""
-        return self._taken
+        super().__init__()
+        self.channels, self.encodings = 3, plan.encodings
+        self.fields = tuple(form.name for form in plan.forms)
+        self._forms = {form.name: form for form in plan.forms}
+        labels = None if plan.label is None else AddedLabels(plan.label, plan.classes)
+        self._labels, self._paths = labels, Strings() if plan.named else None
+        self.taken = 0
+        self._file = SetFile(plan.options, self, path, shown)
 
     @property
     def bytes(self) -> int:
@@ -206,16 +203,15 @@ class Adding:
 
     def _tell(self, label: object, path: object, fields: Mapping[str, object]) -> None:
         """Keep label and path of a sample. ParamsError where it has other parts than the first."""
-        if (label is not None) != self._labelled or (path is not None) != self._named:
+        if (label is None) != (self._labels is None) or (path is None) != (self._paths is None):
             raise self._others(label, path, fields)
         if len(fields) + 1 != len(self._forms) or not fields.keys() <= self._forms.keys():
             raise self._others(label, path, fields)
-        self._taken += 1
-        if label is not None:
-            assert self.samples.added is not None
-            self.samples.added.add(label)
-        if path is not None:
-            self.samples.add_path(path)
+        self.taken += 1
+        if self._labels is not None:
+            self._labels.add(label)
+        if self._paths is not None:
+            self._paths.append(path_of(path))
 
     def _others(self, label: object, path: object, fields: Mapping[str, object]) -> ParamsError:
         def parts(labelled: bool, named: bool, names: Sequence[str]) -> str:
@@ -225,17 +221,22 @@ class Adding:
         return ParamsError(
             "a sample has other parts than the first one",
             found=parts(label is not None, path is not None, (DATA, *fields)),
-            expected=parts(self._labelled, self._named, tuple(self._forms)),
+            expected=parts(self._labels is not None, self._paths is not None, self.fields),
         )
 
     def finish(self) -> WrittenFile:
         """Write what is left, and finish the file."""
-        self.samples.complete()
+        if self._labels is not None:
+            self.labels, self.classes = self._labels.finish()
+            self.label_kind = self._labels.kind
+        path = None if self._paths is None else self._paths.freeze().__getitem__
+        self.paths = (path, *[None] * (len(self.fields) - 1))
         return self._file.finish()
 
     def close(self) -> None:
         """Close what is open, finished or not."""
         self._file.close()
+        del self._file  # which knows these samples: memory must not wait for a collection
 
 
 class _Values:
@@ -319,7 +320,8 @@ class Blocks(Adding):
     def add_many(self, table: Mapping[str, Any], labels: Any, paths: Any) -> None:
         """Take samples (n, ...), as they are in memory."""
         parts = labels is None, paths is None
-        if parts != (not self._labelled, not self._named) or table.keys() != self._forms.keys():
+        known = self._labels is None, self._paths is None
+        if parts != known or table.keys() != self._forms.keys():
             raise self._others(labels, paths, {n: v for n, v in table.items() if n != DATA})
         rows = {}
         for name, form in self._forms.items():
@@ -327,13 +329,13 @@ class Blocks(Adding):
             every = replace(form, shape=(len(table[name]), *form.shape))
             every.check(rows[name])
         self._flush()
-        if labels is not None:
-            assert self.samples.added is not None
-            self.samples.added.add_many(labels)
-        for path in paths or ():
-            self.samples.add_path(path)
+        if self._labels is not None:
+            self._labels.add_many(labels)
+        if self._paths is not None:
+            for path in paths:
+                self._paths.append(path_of(path))
         count = len(table[DATA])
-        self._taken += count
+        self.taken += count
         step = max(self._size, MOST_ROWS // 4)
         for start in range(0, count, step):
             self._pack({name: array[start : start + step] for name, array in rows.items()})

@@ -9,7 +9,7 @@ from converter_trees import PNG, labels_of, make_bad, paths_of, scan, tree, writ
 
 from asyncreader.errors import FormatError, SampleError, SourceError, SourceNotFoundError
 from converters.inputs.listing import read_class_names
-from converters.inputs.local_tree import Tree
+from converters.inputs.origins import Tree
 from converters.temp_tables import sorted_records
 
 # -- finding -------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def test_an_unreadable_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
             raise PermissionError(13, "Permission denied")
         return real(path)
 
-    monkeypatch.setattr("converters.inputs.local_tree.os.scandir", refuse)
+    monkeypatch.setattr("converters.inputs.origins.os.scandir", refuse)
     with pytest.raises(SourceError, match=r"cannot be read.*/b.*Permission denied"):
         scan(str(tmp_path), skip_bad=True)
 

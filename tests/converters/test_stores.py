@@ -30,7 +30,7 @@ from asyncreader import (
 )
 from asyncreader.sources.remote.client import Version
 from converters import convert
-from converters.inputs.object_store import StoreFolder
+from converters.inputs.origins import StoreFolder
 
 pytest.importorskip("obstore", reason="obstore is not installed")
 
