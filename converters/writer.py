@@ -39,7 +39,7 @@ from .options import OPTIONS, ConvertKeywords, PathLike, WriterKeywords
 from .outputs.adding import Adding, Blocks, SampleFormat
 from .outputs.append import Grown
 from .outputs.disk import is_full, no_temporary_space
-from .outputs.one_file import WrittenFile, pack_file, progress_callback, publish_file
+from .outputs.one_file import SetFile, pack_file, progress_callback, publish_file
 from .outputs.publish import Target
 from .outputs.shards import ShardPacking, load_ray
 from .outputs.workspace import PIECE, Pieces
@@ -260,7 +260,7 @@ class Writer:
         self._pieces.finish()
         self._set = None
 
-    def _finish_file(self, adding: Adding) -> WrittenFile:
+    def _finish_file(self, adding: Adding) -> SetFile:
         if self._splits is not None:
             adding.splits = self._splits.of(np.array(self._numbers, np.int64))
             self._numbers.clear()

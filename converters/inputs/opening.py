@@ -265,23 +265,28 @@ class JoinedSamples(Samples):
             part.close()
 
 
+def check_same(says: str, path: str, *facts: tuple[Any, ...]) -> None:
+    """ParamsError where samples differ from those that they go to. ``facts``: of each its name,
+    what it is, what it has to be, and perhaps a hint; ``says``: the message, with {} for the name.
+    """
+    for what, *values, hint in ((*fact, None)[:4] for fact in facts):
+        found, expected = map(str, values)
+        if found != expected:
+            what = says.format(what)
+            raise ParamsError(what, path=path, found=found, expected=expected, hint=hint)
+
+
 def _check_alike(first: Samples, other: Samples, name: str) -> None:
     named = other.label_names
-    for what, found, expected, hint in (
-        ("fields", other.fields, first.fields, None),
+    check_same(
+        "this source has other {} than the first one",
+        name,
+        ("fields", other.fields, first.fields),
         ("encoding", other.encodings, first.encodings, "name one for all (--encoding jpeg)"),
         ("channels", other.channels, first.channels, "name them (--channels 3)"),
         ("labels", _labels(other), _labels(first), "leave them out (--no-labels)"),
         ("label names", named, named and (first.label_names or named), "give them one order"),
-    ):
-        if found != expected:
-            raise ParamsError(
-                f"this source has other {what} than the first one",
-                path=name,
-                found=str(found),
-                expected=str(expected),
-                hint=hint,
-            )
+    )
 
 
 def _labels(samples: Samples) -> str:

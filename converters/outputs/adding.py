@@ -35,7 +35,7 @@ from ..inputs.samples import Samples
 from ..option_values import check_field
 from ..options import Options
 from ..temp_tables import Strings
-from .one_file import BYTES_PER_JOB, SetFile, WrittenFile
+from .one_file import BYTES_PER_JOB, SetFile
 
 #: Bytes of rows that are kept until they are hashed and written together, and most of such rows.
 TOGETHER: Final = 1 << 20
@@ -195,7 +195,7 @@ class Adding(Samples):
     @property
     def bytes(self) -> int:
         """Bytes of the samples that were taken; less what is still to be encoded."""
-        return self._file.bytes
+        return sum(self._file.bytes)
 
     def add(self, data: object, label: object, path: object, fields: Mapping[str, object]) -> None:
         """Take one sample."""
@@ -224,14 +224,15 @@ class Adding(Samples):
             expected=parts(self._labels is not None, self._paths is not None, self.fields),
         )
 
-    def finish(self) -> WrittenFile:
+    def finish(self) -> SetFile:
         """Write what is left, and finish the file."""
         if self._labels is not None:
             self.labels, self.classes = self._labels.finish()
             self.label_kind = self._labels.kind
         path = None if self._paths is None else self._paths.freeze().__getitem__
         self.paths = (path, *[None] * (len(self.fields) - 1))
-        return self._file.finish()
+        self._file.finish()
+        return self._file
 
     def close(self) -> None:
         """Close what is open, finished or not."""
@@ -353,7 +354,7 @@ class Blocks(Adding):
             )
         )
 
-    def finish(self) -> WrittenFile:
+    def finish(self) -> SetFile:
         self._flush()
         return super().finish()
 
@@ -432,7 +433,7 @@ class Pictures(Adding):
         self._bytes -= size
         self._file.append(result_of(future))
 
-    def finish(self) -> WrittenFile:
+    def finish(self) -> SetFile:
         while self._pending:
             self._take()
         return super().finish()

@@ -30,6 +30,7 @@ from asyncreader.sources.labels import label_names
 from asyncreader.sources.sets.shards import whole_digests
 
 from ..check_options import how_to_append
+from ..inputs.opening import check_same
 from ..inputs.samples import Samples, Splits
 from ..options import MOST_SHARDS, Options
 from .disk import sync
@@ -118,28 +119,22 @@ class Grown:
         labels = samples.labels
         width = 1 if labels is None else labels.shape[1]
         dtype = "<i8" if labels is None else np.dtype(labels.dtype).newbyteorder("<").str
-        fields = [fmt.DATA, *(one.name for one in common.fields)]
         classes = () if samples.classes is None else samples.classes[: len(self.classes)]
         named = samples.label_names
         with contextlib.closing(open_whole(self.folder)) as found:
             names = label_names(found, fmt.LABELS)
             known = _known_paths(found, samples)
-        for what, given, expected in (
+        check_same(
+            "the samples do not go with the dataset: {}",
+            shown,
             ("channels", _channels(samples.channels), _channels(common.channels)),
-            ("fields", list(samples.fields), fields),
+            ("fields", list(samples.fields), list(common.field_names)),
             ("kind of labels", samples.label_kind, common.label_kind),
             ("labels of a sample", width, common.label_width),
             ("dtype of labels", dtype, common.label_dtype),
             ("the first classes", classes, self.classes),
             ("label names", named, named and (names or named)),
-        ):
-            if given != expected:
-                raise ParamsError(
-                    f"the samples do not go with the dataset: {what}",
-                    path=shown,
-                    found=str(given),
-                    expected=str(expected),
-                )
+        )
         own = common.splits or _NO_NAMES
         if own and samples.splits is None:
             raise ParamsError(

@@ -12,7 +12,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeVar
@@ -30,7 +29,7 @@ from ..options import Options
 from ..report import ConvertReport
 from .disk import reported, sync
 from .publish import Target
-from .sinks import Hdf5Sink, LmdbSink, RecordTables, Tables
+from .sinks import Hdf5Sink, LmdbSink, RecordTables
 
 T = TypeVar("T")
 
@@ -169,31 +168,17 @@ class Pool(Generic[T]):
 # -- a file ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class WrittenFile:
-    """A file that was packed, synced and verified. ``meta`` is None, and there is no file, where
-    every sample was bad.
-
-    ``label_width``: labels of a sample; ``bytes``: of all samples of each field, before any filter;
-    ``skipped``: (number of the sample, what is wrong with
-    it); ``rewritten``: images that got restart markers, None where that was not tried;
-    ``narrowed``: images of 16 bits that became 8.
-    """
-
-    meta: Meta | None
-    label_width: int
-    bytes: tuple[int, ...]
-    skipped: tuple[tuple[int, str], ...]
-    rewritten: int | None
-    narrowed: int
-
-
 class SetFile:
     """One file while it is written: samples, each stored or left out, go to its container and its
     tables in their order.
 
     ``samples``: what is known of them but their bytes; ``work``: its path, ``shown``: its name in
     messages; ``described``: what the samples of each field must be, empty: as the first ones.
+
+    When it is finished, synced and verified it tells ``meta``, None where every sample was bad and
+    there is no file; ``label_width``: labels of a sample; ``skipped``: (number of the sample, what
+    is wrong with it); ``rewritten``: images that got restart markers, None where that was not
+    tried; ``narrowed``: images of 16 bits that became 8.
     """
 
     def __init__(
@@ -210,10 +195,11 @@ class SetFile:
         self._shown = shown
         self._described = described
         self._records = RecordTables(samples)
-        #: Samples that are left out, and what is wrong with them.
-        self._skipped: list[tuple[int, str]] = []
-        self._rewritten: int | None = None
-        self._narrowed = 0
+        self.meta: Meta | None = None
+        self.label_width = 1
+        self.skipped: list[tuple[int, str]] = []
+        self.rewritten: int | None = None
+        self.narrowed = 0
         sink: type[LmdbSink | Hdf5Sink] = LmdbSink if options.format == "lmdb" else Hdf5Sink
         self._sink = sink(work, shown, options, samples)
 
@@ -223,9 +209,9 @@ class SetFile:
         return self._records.count
 
     @property
-    def bytes(self) -> int:
-        """Bytes of all fields so far."""
-        return sum(self._records.bytes)
+    def bytes(self) -> tuple[int, ...]:
+        """Bytes of the samples of each field so far, before any filter."""
+        return self._records.bytes
 
     def append(self, sample: Block) -> None:
         """Add the next sample, or several. FormatError if a field is of another kind than those
@@ -237,36 +223,28 @@ class SetFile:
                 raise self._unfit(field, values)
         self._records.add(sample)
         self._sink.append(sample)
-        self._narrowed += sample[0].narrowed
+        self.narrowed += sample[0].narrowed
         if sample[0].rewritten is not None:
-            self._rewritten = (self._rewritten or 0) + sample[0].rewritten
+            self.rewritten = (self.rewritten or 0) + sample[0].rewritten
 
     def skip(self, why: str) -> None:
         """Leave the next sample out."""
-        self._skipped.append((self._next, why))
+        self.skipped.append((self._next, why))
 
     @property
     def _next(self) -> int:
-        return self.count + len(self._skipped)
+        return self.count + len(self.skipped)
 
-    def finish(self) -> WrittenFile:
+    def finish(self) -> None:
         """Write the tables; make all durable, and verify it. On an error the caller removes what
         was written."""
-        tables: Tables | None = None
         if self._records.count:
-            tables = self._records.tables([number for number, _ in self._skipped])
+            tables = self._records.tables([number for number, _ in self.skipped])
             self._sink.finish(tables)
             sync_set(self._work, self._options.format, self._shown)
             self._verify()
-        labels = None if tables is None else tables.labels
-        return WrittenFile(
-            None if tables is None else tables.meta,
-            1 if labels is None else int(labels.shape[1]),
-            self._records.bytes,
-            tuple(self._skipped),
-            self._rewritten,
-            self._narrowed,
-        )
+            self.meta = tables.meta
+            self.label_width = 1 if tables.labels is None else tables.labels.shape[1]
 
     def close(self) -> None:
         """Close the files, finished or not."""
@@ -321,7 +299,7 @@ def pack_file(
     *,
     described: tuple[FieldMeta, ...] = (),
     done: Callable[[int], None] | None = None,
-) -> WrittenFile:
+) -> SetFile:
     """Pack ``samples`` into the one file ``work``. On an error the caller removes what was written.
 
     ``shown``, ``described``: see :class:`SetFile`; ``done(n)`` is called after each sample, by the
@@ -348,7 +326,8 @@ def pack_file(
         except BaseException:
             samples.give_up()  # the pool waits for its threads
             raise
-        return file.finish()
+        file.finish()
+        return file
 
 
 class _Fetching:
@@ -375,7 +354,7 @@ class _Fetching:
 
 
 def publish_file(
-    options: Options, samples: Samples, packed: WrittenFile, target: Target, begun: float
+    options: Options, samples: Samples, packed: SetFile, target: Target, begun: float
 ) -> ConvertReport:
     """Give the file that ``samples`` were packed into its name; the report."""
     meta, skipped = packed.meta, all_skipped(samples, packed.skipped)

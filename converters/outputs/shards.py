@@ -46,7 +46,7 @@ from ..temp_tables import blocks
 from .append import Grown, together
 from .disk import check_space, is_full, no_temporary_space, reported
 from .one_file import (
-    WrittenFile,
+    SetFile,
     all_bad,
     all_skipped,
     data_file,
@@ -192,7 +192,8 @@ def pack_shard(
         if packed.meta is not None:
             size, digest = file_digest(data_file(attempt, options.format))
             shard = _manifest(options, packed, packed.meta, name, size, digest)
-        record = ShardRecord(sources, shard, packed.skipped, packed.rewritten, packed.narrowed)
+        skipped, counted = tuple(packed.skipped), (packed.rewritten, packed.narrowed)
+        record = ShardRecord(sources, shard, skipped, *counted)
         with reported(shown, workspace.root):
             workspace.finish(number, attempt, record)
     finally:
@@ -201,7 +202,7 @@ def pack_shard(
 
 
 def _manifest(
-    options: Options, packed: WrittenFile, meta: fmt.Meta, name: str, size: int, digest: str
+    options: Options, packed: SetFile, meta: fmt.Meta, name: str, size: int, digest: str
 ) -> Manifest:
     """The manifest of a set of this shard alone; ``size`` and ``digest`` are those of its file."""
     first, *others = packed.bytes

@@ -257,13 +257,10 @@ class Hdf5Sink:
             self._file.names(field.name(fmt.PATHS), count, longest, field.paths())
 
     def abandon(self) -> None:
-        with contextlib.suppress(Exception):
-            self._file.write_nowhere()
-        for field in self._fields:
+        fields = (field.abandon for field in self._fields)
+        for close in (self._file.write_nowhere, *fields, self._file.abandon):
             with contextlib.suppress(Exception):
-                field.abandon()
-        with contextlib.suppress(Exception):
-            self._file.abandon()
+                close()
 
 
 @contextlib.contextmanager
