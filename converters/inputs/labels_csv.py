@@ -14,7 +14,6 @@ import csv
 import math
 import os
 import re
-import stat
 import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,11 +22,11 @@ from typing import Final, NoReturn
 
 from xxhash import xxh3_64_intdigest
 
-from asyncreader.errors import FormatError, ParamsError, SourceError, SourceNotFoundError
+from asyncreader.errors import FormatError, ParamsError
 
 from ..options import Options
 from ..temp_tables import Numbered, Numbers, sorted_records
-from .origins import Origin, sort_key
+from .origins import Origin, open_text, sort_key
 
 _INTEGER: Final = re.compile(r"[+-]?\d+")
 _REAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -75,7 +74,6 @@ class Labels:
     def __init__(
         self, options: Options, file: str, pictures: Origin, given: tuple[str, ...] | None
     ) -> None:
-        check_regular(file, "the labels CSV")
         self._path, self._file, self._pictures = options.labels or file, file, pictures
         first = next(self._rows_of_cells(), (0, [""]))[1]
         #: The cells of the first line; empty where that is no header.
@@ -148,20 +146,10 @@ class Labels:
                 yield self._line(number, cells)
 
     def _rows_of_cells(self) -> Iterator[tuple[int, list[str]]]:
-        try:
-            with open(
-                self._file, encoding="utf-8-sig", errors="surrogateescape", newline=""
-            ) as file:
-                reader = csv.reader(file, strict=True)
-                for cells in filter(None, reader):
-                    yield reader.line_num, cells
-        except csv.Error as exc:
-            raise FormatError("not a CSV file", path=self._path, found=str(exc)) from exc
-        except SourceError:
-            raise
-        except OSError as exc:
-            what = "the labels CSV cannot be read"
-            raise SourceError(what, path=self._path, found=exc.strerror) from exc
+        with open_text(self._file, "the labels CSV", self._path) as file:
+            reader = csv.reader(file, strict=True)
+            for cells in filter(None, reader):
+                yield reader.line_num, cells
 
     def _line(self, number: int, cells: list[str]) -> _Line:
         name, raw = repr(cells[0]), cells[0].encode("utf-8", "surrogateescape")
@@ -342,18 +330,6 @@ class Labels:
         if self._numbered and not 0 <= number < count:
             self._wrong(line, "a class number out of range", cell, f"0 to {count - 1}")
         return number
-
-
-def check_regular(path: str, what: str) -> None:
-    """SourceNotFoundError or SourceError unless ``path`` is a file (links may be followed)."""
-    try:
-        mode = os.stat(path).st_mode
-    except OSError as exc:
-        missing = isinstance(exc, (FileNotFoundError, NotADirectoryError))
-        kind = SourceNotFoundError if missing else SourceError
-        raise kind(f"{what} cannot be opened", path=path, found=exc.strerror) from exc
-    if not stat.S_ISREG(mode):
-        raise SourceError(f"{what} is not a regular file", path=path)
 
 
 def hint_of_marks(cells: Sequence[str]) -> str | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,19 +15,13 @@ from typing import Final
 
 import numpy as np
 
-from asyncreader.errors import (
-    FormatError,
-    SourceError,
-    SourceNotFoundError,
-    closed_on_error,
-)
-from asyncreader.sources.urls import is_url
+from asyncreader.errors import FormatError, SourceError, SourceNotFoundError, closed_on_error
 from asyncreader.system.array_types import Array
 from asyncreader.system.text import some
 
 from ..options import Options
 from ..temp_tables import Numbered, Numbers, Strings, gathered
-from .labels_csv import Labels, Row, check_regular, hint_of_marks
+from .labels_csv import Labels, Row, hint_of_marks
 from .origins import (
     NOT_LISTED,
     Found,
@@ -34,6 +29,7 @@ from .origins import (
     has_image_suffix,
     ignored_in_words,
     open_origin,
+    open_text,
     sort_key,
     text_file,
 )
@@ -385,19 +381,8 @@ def _missing(csv: str, root: str, rows: list[Row], count: int) -> SourceNotFound
 
 def read_class_names(path: str) -> tuple[str, ...]:
     """Class names from a text file, one a line, in order of their numbers."""
-    if not is_url(path):
-        check_regular(path, "the file of class names")
-    try:
-        with (
-            text_file(path) as name,
-            open(name, encoding="utf-8-sig", errors="surrogateescape") as file,
-        ):
-            names = [line.rstrip("\n") for line in file]
-    except SourceError:
-        raise
-    except OSError as exc:
-        raise SourceError("the file of class names cannot be read", path=path) from exc
-    names = [name for name in names if name]
+    with text_file(path) as file, open_text(file, "the file of class names", path) as text:
+        names = [name for name in re.split(r"\r\n?|\n", text.read()) if name]
     if not names or any("\0" in name for name in names):
         what = "holds no names" if not names else "is not text"
         raise FormatError(f"the file of class names {what}", path=path)

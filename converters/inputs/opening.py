@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import xxhash
 
-from asyncreader.errors import FormatError, ParamsError, SourceError, closed_on_error
+from asyncreader.errors import FormatError, ParamsError, closed_on_error
 from asyncreader.formats.packed import RAGGED, Encoding
 from asyncreader.sampling.feistel import permutation
 from asyncreader.system.array_types import Array, Int64
@@ -25,7 +25,7 @@ from ..options import Options
 from ..temp_tables import PathOf, blocks, spooled
 from .dataset_samples import DatasetSamples, may_be_packed
 from .folder import FolderSamples, class_names
-from .labels_csv import check_regular
+from .origins import open_text
 from .samples import Samples, Splits, check_split_names, drawn, shared_out
 
 #: Paths or classes that an error names.
@@ -147,13 +147,8 @@ def _listed(samples: Samples, file: str) -> Int64:
     path = samples.paths[0]
     if path is None:
         raise ParamsError("select goes by paths, and this dataset has none", found=file)
-    check_regular(file, "the CSV of paths")
-    with open(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
-        try:
-            rows = [os.path.normpath(row[0]) for row in csv.reader(lines, strict=True) if row]
-        except (csv.Error, OSError) as exc:
-            what = "the CSV of paths cannot be read"
-            raise SourceError(what, path=file, found=str(exc)) from exc
+    with open_text(file, "the CSV of paths") as lines:
+        rows = [os.path.normpath(row[0]) for row in csv.reader(lines, strict=True) if row]
     asked = dict.fromkeys(name.encode("utf-8", "surrogateescape") for name in rows)
     found = [number for number in range(samples.count) if path(number) in asked]
     missing = asked.keys() - set(map(path, found))

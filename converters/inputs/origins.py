@@ -11,6 +11,7 @@ limited.
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
 import os
 import stat
@@ -19,9 +20,15 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, TextIO, TypeAlias
 
-from asyncreader.errors import ParamsError, SampleError, SourceError, SourceNotFoundError
+from asyncreader.errors import (
+    FormatError,
+    ParamsError,
+    SampleError,
+    SourceError,
+    SourceNotFoundError,
+)
 from asyncreader.formats.manifest import NAME as MANIFEST
 from asyncreader.pixels.codec import IMAGE_SUFFIXES
 from asyncreader.sources.remote.client import IN_FLIGHT, Objects, Version
@@ -580,6 +587,26 @@ def text_file(path: str) -> Iterator[str]:
             file.writelines(objects.read_ranges(location, ranges))
         file.flush()
         yield file.name
+
+
+@contextlib.contextmanager
+def open_text(path: str, what: str, shown: str | None = None) -> Iterator[TextIO]:
+    """A file of text on this machine, whose newlines stay as they are: a CSV, say. Errors tell
+    ``what`` it is: SourceNotFoundError, or SourceError where it is no file (links may be followed)
+    or cannot be read, and FormatError for what the reader of CSVs refuses."""
+    shown = shown or path
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise SourceError(f"{what} is not a regular file", path=shown)
+        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            yield file
+    except csv.Error as exc:
+        raise FormatError("not a CSV file", path=shown, found=str(exc)) from exc
+    except SourceError:
+        raise
+    except OSError as exc:
+        kind = SourceNotFoundError if exc.errno in _ABSENT else SourceError
+        raise kind(f"{what} cannot be read", path=shown, found=exc.strerror) from exc
 
 
 def open_origin(root: str, follow_links: bool = False, exclude: str | None = None) -> Origin:
