@@ -31,7 +31,7 @@ from asyncreader.version import __version__
 from .check_options import check, check_writer
 from .inputs.added import DatasetItems, Items, as_array, count_of, give, is_paths
 from .inputs.dataset_samples import DatasetSamples
-from .inputs.folder import class_names
+from .inputs.labels import class_names
 from .inputs.opening import open_samples
 from .inputs.samples import Splits
 from .option_values import SRC

@@ -24,7 +24,8 @@ from ..option_values import Condition
 from ..options import Options
 from ..temp_tables import PathOf, blocks, spooled
 from .dataset_samples import DatasetSamples, may_be_packed
-from .folder import FolderSamples, class_names
+from .folder import FolderSamples
+from .labels import class_names
 from .origins import open_text
 from .samples import Samples, Splits, check_split_names, drawn, shared_out
 

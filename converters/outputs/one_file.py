@@ -23,7 +23,7 @@ from asyncreader.system.signals import after_this, wait_for
 from asyncreader.system.text import some
 
 from ..encode import Block, FieldBlock, Hold, block_bytes
-from ..inputs.listing import SKIP_HINT
+from ..inputs.folder import SKIP_HINT
 from ..inputs.samples import Samples
 from ..options import Options
 from ..report import ConvertReport

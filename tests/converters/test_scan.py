@@ -8,7 +8,7 @@ import pytest
 from converter_trees import PNG, labels_of, make_bad, paths_of, scan, tree, write
 
 from asyncreader.errors import FormatError, SampleError, SourceError, SourceNotFoundError
-from converters.inputs.listing import read_class_names
+from converters.inputs.labels import read_class_names
 from converters.inputs.origins import Tree
 from converters.temp_tables import sorted_records
 

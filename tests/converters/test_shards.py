@@ -253,7 +253,7 @@ def test_an_error_while_listing_keeps_what_was_finished(
     def stop(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("converters.inputs.listing.open_origin", stop)
+    monkeypatch.setattr("converters.inputs.folder.open_origin", stop)
     with pytest.raises(type(error)):
         convert(photos, tmp_path / "set", shards=4, resume=True)
     assert len(listed(cut / "set")) == 2

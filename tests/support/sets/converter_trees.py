@@ -6,7 +6,7 @@ from typing import Any
 
 from converter_corpus import image, put, saved
 
-from converters.inputs.listing import Listing
+from converters.inputs.folder import Listing
 from converters.options import Options
 
 PNG = saved(image(6, 6), "PNG")

@@ -1,4 +1,4 @@
-"""Reads a labels CSV: which images there are, and the row of labels of each.
+"""Reads a labels CSV: which images there are, and the row of labels of each; and names of classes.
 
 Each column has its own type. Whole numbers and fractions keep their values; text becomes the number
 of its name among the sorted names of all text columns. Stored is one table: int64, or float64 where
@@ -10,6 +10,7 @@ are, the second writes the rows to disk and sorts their paths.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
 import os
@@ -23,10 +24,15 @@ from typing import Final, NoReturn
 from xxhash import xxh3_64_intdigest
 
 from asyncreader.errors import FormatError, ParamsError
+from asyncreader.formats.manifest import manifest_path
+from asyncreader.sources import open_source
+from asyncreader.sources.hdf5.file import is_hdf5
+from asyncreader.sources.urls import is_url
 
 from ..options import Options
 from ..temp_tables import Numbered, Numbers, sorted_records
-from .origins import Origin, open_text, sort_key
+from .dataset_samples import check_class_names, may_be_packed
+from .origins import Origin, open_text, sort_key, text_file
 
 _INTEGER: Final = re.compile(r"[+-]?\d+")
 _REAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -349,3 +355,32 @@ def _kind_of(cell: str) -> str:
     if _INTEGER.fullmatch(cell):
         return "integer"
     return "real" if _is_number(cell) else "text"
+
+
+# -- names of classes ------------------------------------------------------------------------------
+
+
+def class_names(path: str) -> tuple[str, ...]:
+    """Names from a packed set, or from a text file."""
+    known = is_url(path) or os.path.isdir(path) or manifest_path(path) is not None
+    if not may_be_packed(path) or not (known or is_hdf5(path)):
+        return read_class_names(path)
+    with contextlib.closing(open_source(path)) as source:
+        names = source.facts.classes
+    if names is None:
+        raise FormatError("this dataset has no class names", path=path)
+    check_class_names(names, path)
+    return names
+
+
+def read_class_names(path: str) -> tuple[str, ...]:
+    """Class names from a text file, one a line, in order of their numbers."""
+    with text_file(path) as file, open_text(file, "the file of class names", path) as text:
+        names = [name for name in re.split(r"\r\n?|\n", text.read()) if name]
+    if not names or any("\0" in name for name in names):
+        what = "holds no names" if not names else "is not text"
+        raise FormatError(f"the file of class names {what}", path=path)
+    name, times = Counter(names).most_common(1)[0]
+    if times > 1:
+        raise FormatError("a class name comes twice", path=path, found=repr(name))
+    return tuple(names)
