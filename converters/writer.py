@@ -37,12 +37,11 @@ from .inputs.samples import Splits
 from .option_values import SRC
 from .options import OPTIONS, ConvertKeywords, PathLike, WriterKeywords
 from .outputs.adding import Adding, Blocks, SampleFormat
-from .outputs.append import Grown
 from .outputs.disk import is_full, no_temporary_space
 from .outputs.one_file import SetFile, pack_file, progress_callback, publish_file
 from .outputs.publish import Target
+from .outputs.sharded_set import PIECE, Grown, Pieces
 from .outputs.shards import ShardPacking, load_ray
-from .outputs.workspace import PIECE, Pieces
 from .report import ConvertReport, progress_line
 
 #: Of options that were met when samples were added: shards are copies.

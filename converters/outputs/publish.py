@@ -37,7 +37,7 @@ _WORK: Final = {"hdf5": "set.h5", "lmdb": "set.lmdb", "shards": "set"}
 _KIND: Final = {"hdf5": "an HDF5 file", "lmdb": "an LMDB folder", "shards": "a folder of shards"}
 #: In the workspace: the set that is being replaced.
 _OLD: Final = "old"
-#: In the workspace: files of added samples (workspace.py).
+#: In the workspace: files of added samples (sharded_set.py).
 PIECES: Final = "pieces"
 #: A second name of the old file, until the new one is on the disk.
 _LINK: Final = "link"
@@ -87,7 +87,7 @@ class Target:
     def _check(self) -> None:
         """Refuse a target that exists, or that is not what would be written."""
         if self._append:
-            return  # append.py looks at it
+            return  # sharded_set.py looks at it
         try:
             os.lstat(self.path)
         except FileNotFoundError:
@@ -152,7 +152,7 @@ class Target:
         """Move shards that the manifest does not list from the set to the workspace."""
         found = manifest.manifest_path(self.path)
         if found is None:
-            return  # append.py says so
+            return  # sharded_set.py says so
         listed = manifest.read_manifest(found)
         known = {listed.name(number) for number in range(len(listed))}
         for name in os.listdir(self.path):

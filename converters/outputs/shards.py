@@ -43,7 +43,6 @@ from ..inputs.samples import Samples, Splits
 from ..options import Options
 from ..report import ConvertReport
 from ..temp_tables import blocks
-from .append import Grown, together
 from .disk import check_space, is_full, no_temporary_space, reported
 from .one_file import (
     SetFile,
@@ -58,7 +57,7 @@ from .one_file import (
     skippable,
 )
 from .publish import Target
-from .workspace import ShardPlan, ShardRecord, Workspace
+from .sharded_set import Grown, ShardPlan, ShardRecord, Workspace, together
 
 #: Samples that are encoded to estimate how many make a shard of the requested size.
 MEASURED: Final = 64

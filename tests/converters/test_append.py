@@ -18,7 +18,7 @@ from asyncreader import AsyncReader, FormatError, ParamsError, SourceError, Sour
 from asyncreader.cli.main import main
 from asyncreader.tools.verify import verify_file
 from converters import convert
-from converters.outputs.append import Grown
+from converters.outputs.sharded_set import Grown
 
 KINDS = ("hdf5", "lmdb")
 

@@ -30,9 +30,8 @@ from asyncreader.formats.manifest import NAME, Manifest, read_manifest
 from asyncreader.formats.packed import record_key
 from asyncreader.tools.verify import verify_file
 from converters import convert
-from converters.outputs.append import Grown
 from converters.outputs.publish import Target
-from converters.outputs.workspace import Workspace
+from converters.outputs.sharded_set import Grown, Workspace
 
 SUFFIXES = ["h5", "lmdb"]
 

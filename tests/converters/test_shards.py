@@ -23,7 +23,7 @@ from asyncreader.formats.manifest import NAME, Manifest, read_manifest
 from asyncreader.formats.packed import record_key
 from asyncreader.tools.verify import verify_file
 from converters import convert
-from converters.outputs.workspace import ShardPlan, Workspace
+from converters.outputs.sharded_set import ShardPlan, Workspace
 
 COUNT = 23
 

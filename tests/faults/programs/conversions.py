@@ -18,7 +18,7 @@ from typing import Any
 
 from faults.programs.child_runner import tell
 
-WRITING = ("append", "disk", "hdf5_writer", "publish", "shards", "sinks", "workspace")
+WRITING = ("disk", "hdf5_writer", "publish", "sharded_set", "shards", "sinks")
 
 #: The modules that write. warm() imports each, so that a renamed one is an error.
 WRITERS = frozenset(
