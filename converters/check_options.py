@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Never, Unpack
+from typing import Any, Final, Unpack
 
 import numpy as np
 
@@ -272,23 +272,17 @@ def kind_of(
             return "map"
         few = shape == (4,) or (len(shape) > 1 and shape[-1] in (2, 3, 4))
         if few and dtype.kind in "iuf" and (len(shape) == 2 or dtype != np.uint8):
-            _unclear_places(options, name, shape, dtype)
+            what = "boxes" if shape[-1] == 4 else "keypoints"
+            raise ParamsError(
+                f"field {name!r} may hold {what}, which have to move when the image is resized, "
+                "and nothing says what it holds",
+                path=options.src or None,
+                found=f"samples of shape {str(shape).replace('None', 'any')}, {dtype}; "
+                f"size {options.size}",
+                hint=f"{what}_field={name!r} (--{what}-field {name}) moves them with the image; "
+                f"numbers_field={name!r} (--numbers-field {name}) keeps other numbers as they are",
+            )
     return kind or "numbers"
-
-
-def _unclear_places(
-    options: Options, name: str, shape: tuple[int | None, ...], dtype: np.dtype[Any]
-) -> Never:
-    what = "boxes" if shape[-1] == 4 else "keypoints"
-    shown = str(shape).replace("None", "any")
-    raise ParamsError(
-        f"field {name!r} may hold {what}, which have to move when the image is resized, and "
-        "nothing says what it holds",
-        path=options.src or None,
-        found=f"samples of shape {shown}, {dtype}; size {options.size}",
-        hint=f"{what}_field={name!r} (--{what}-field {name}) moves them with the image; "
-        f"numbers_field={name!r} (--numbers-field {name}) keeps other numbers as they are",
-    )
 
 
 def check_encoding(options: Options, encoding: str, channels: int, bits: int | None) -> None:

@@ -223,6 +223,13 @@ def gathered(table: LabelTable, numbers: Int64) -> Array:
     return spooled(table[numbers[part]] for part in blocks(numbers.size))
 
 
+def renumbered(names: Iterable[str], wanted: Iterable[str], absent: int = -1) -> Int64:
+    """From the number of each of ``names`` to the one that it has in ``wanted``, ``absent`` where
+    it is not there; and at the end, where -1 finds it, -1."""
+    place = {name: number for number, name in enumerate(wanted)}
+    return np.array([*(place.get(name, absent) for name in names), -1], np.int64)
+
+
 class Numbered:
     """Names as they come, and the number of each. ``fixed``: the only names, in their order, or
     with ``more`` the first ones."""
@@ -251,8 +258,7 @@ class Numbered:
         if self._fixed:
             return tuple(self.names), rows.reshape(-1, 1)
         every = sorted(self.names, key=lambda name: name.encode("utf-8", "surrogateescape"))
-        place = {name: number for number, name in enumerate(every)}
-        numbers = np.array([*map(place.__getitem__, self.names), -1], np.int64)
+        numbers = renumbered(self.names, every)
         return tuple(every), gathered(numbers.reshape(-1, 1), rows)
 
 

@@ -33,7 +33,6 @@ from .inputs.added import DatasetItems, Items, as_array, count_of, give, is_path
 from .inputs.dataset_samples import DatasetSamples
 from .inputs.labels import class_names
 from .inputs.opening import open_samples
-from .inputs.samples import Splits
 from .option_values import SRC
 from .options import OPTIONS, ConvertKeywords, PathLike, WriterKeywords
 from .outputs.adding import Adding, Blocks, SampleFormat
@@ -101,10 +100,8 @@ class Writer:
         weakref.finalize(self, _abandon, self._process, self._stack)
         self._set: Adding | None = None
         self._files = contextlib.ExitStack()  # closes what self._set has open
-        #: of all samples the splits, and the names of their labels
-        self._splits: Splits | None = None
-        self._label_names: tuple[str, ...] = ()
-        #: the numbers of the samples that the open file has
+        self._items: DatasetItems | None = None
+        #: of a Dataset's samples the numbers of those that the open file has
         self._numbers: list[int] = []
         self._format: SampleFormat | None = None
         # shards are made of files that are copied when all samples are there
@@ -146,7 +143,7 @@ class Writer:
         try:
             if path is None or self._pieces is None or path not in self:
                 adding.add(data, label, path, fields)
-                if self._splits is not None:
+                if self._items is not None and self._items.splits is not None:
                     self._numbers.append(self._count)
             if self._options.resume and adding.bytes >= PIECE:
                 self._finish_piece(adding)
@@ -204,9 +201,9 @@ class Writer:
 
     # -- inside ------------------------------------------------------------------------------
 
-    def _keep_facts(self, items: DatasetItems) -> None:
-        """Keep the splits of a Dataset's samples, and the names of their labels, before the first
-        is added. ParamsError for a target that cannot serve several labels."""
+    def _take_from(self, items: DatasetItems) -> None:
+        """The samples come from a Dataset, which knows their splits, and the names of their labels.
+        ParamsError for a target that cannot serve several labels."""
         options = self._options
         if items.labels and (options.sharded or options.format != "hdf5"):
             raise ParamsError(
@@ -216,7 +213,7 @@ class Writer:
                 hint="write one HDF5 file; name one label as labels_field; or serve the others as "
                 "fields: data_field=[...]",
             )
-        self._splits, self._label_names = items.splits, items.label_names
+        self._items = items
 
     def _begin(
         self, data: object, label: object, path: object, fields: Mapping[str, object]
@@ -260,16 +257,22 @@ class Writer:
         self._set = None
 
     def _finish_file(self, adding: Adding) -> SetFile:
-        if self._splits is not None:
-            adding.splits = self._splits.of(np.array(self._numbers, np.int64))
+        if self._items is not None:
+            numbers, splits = np.array(self._numbers, np.int64), self._items.splits
+            adding.splits = None if splits is None else splits.of(numbers)
+            adding.label_names = self._items.label_names
             self._numbers.clear()
-        adding.label_names = self._label_names
         return adding.finish()
 
     @contextlib.contextmanager
     def _numbered(self) -> Any:
         """An error inside names the next sample, and is the end of this set."""
-        self._check_process()
+        if os.getpid() != self._process:
+            raise ReaderClosedError(
+                "this Writer belongs to the process that this one was forked from",
+                found=f"opened in process {self._process}, called in {os.getpid()}",
+                hint="add samples in that process",
+            )
         if self._closed:
             raise ReaderClosedError("this Writer was closed")
         if self._refused:
@@ -283,14 +286,6 @@ class Writer:
         except BaseException as exc:
             self._refuse(exc)
             raise
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:
-            raise ReaderClosedError(
-                "this Writer belongs to the process that this one was forked from",
-                found=f"opened in process {self._process}, called in {os.getpid()}",
-                hint="add samples in that process",
-            )
 
     def _refuse(self, error: BaseException) -> None:
         self._refused = True
@@ -485,12 +480,13 @@ def _convert_items(src: Items, dst: PathLike, keywords: ConvertKeywords) -> Conv
     notes: tuple[str, ...] = ()
     with contextlib.ExitStack() as opened:
         if isinstance(src, Dataset):
-            src = served = opened.enter_context(DatasetItems(src, options.get("classes")))
+            served = DatasetItems(src, options.get("classes"))
+            src = opened.enter_context(contextlib.closing(served))
             options = {**served.places, **options, "classes": served.classes}
             notes = served.notes
         count, writer = count_of(src), opened.enter_context(Writer(dst, **options))
         if isinstance(src, DatasetItems):
-            writer._keep_facts(src)
+            writer._take_from(src)
         for done in give(src, writer.add, writer.add_many):
             if progress is not None:
                 progress(done, done if count is None else count)

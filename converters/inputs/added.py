@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from asyncreader.sources.labels import label_names
 from asyncreader.system.array_types import Array
 from asyncreader.system.checks import FILL_MASKED
 
-from ..temp_tables import Numbers, gathered
+from ..temp_tables import Numbers, gathered, renumbered
 from .opening import Renumbering
 from .samples import SHARED, Splits, check_split_names, kept_splits
 
@@ -233,9 +233,7 @@ class AddedLabels:
         if self._classes is not None or not self._text:
             return table, self._classes
         names = tuple(sorted(self._numbers))
-        place = {name: number for number, name in enumerate(names)}
-        numbers = np.array([place[name] for name in self._numbers], np.int64)
-        return gathered(numbers.reshape(-1, 1), table[:, 0]), names
+        return gathered(renumbered(self._numbers, names).reshape(-1, 1), table[:, 0]), names
 
 
 def path_of(path: object) -> bytes:
@@ -468,10 +466,8 @@ class DatasetItems:
         field, _, fact = served.rpartition(".")
         return f"{self._names[field]}_{fact}" if field in self._names else served
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the Dataset that serves them."""
         self._samples.close()
 
 

@@ -57,13 +57,7 @@ from ..encode import (
 from ..options import Options
 from ..temp_tables import PathOf, Strings
 from .origins import holds_set
-from .samples import RUN, SHARED, Samples, kept_splits, renumbered
-
-
-class _Prefetched(threading.local):
-    """The samples of a packed set that this thread has prefetched."""
-
-    records: frozenset[int] = frozenset()
+from .samples import RUN, SHARED, Samples, kept_splits, paths_of
 
 
 class DatasetSamples(Samples):
@@ -127,13 +121,13 @@ class DatasetSamples(Samples):
         self._take_splits()
         self.paths = tuple(_paths(self._source, name) for name in self._source.names)
         if self.numbers is not None:
-            self.paths = tuple(renumbered(path, self.numbers) for path in self.paths)
+            self.paths = tuple(paths_of(path, self.numbers) for path in self.paths)
         # a run of remote samples is one request; in random order there are no runs
         self._remote = facts.remote and options.shuffle is None
         light = self._recipe is None or self._recipe.encoding == "original"
         light = light and not self._check_decode
         self.run = RUN if light or self._remote else 1
-        self._prefetched = _Prefetched()
+        self._prefetched = threading.local()  # records that each thread has prefetched
 
     def _take_labels(self, options: Options) -> None:
         """Keep the labels of the chosen samples, unless none are wanted."""
@@ -167,7 +161,7 @@ class DatasetSamples(Samples):
 
     def _prefetch(self, number: int) -> None:
         """Prefetch the run of samples that this thread fetches next."""
-        if self.at(number) not in self._prefetched.records:
+        if self.at(number) not in getattr(self._prefetched, "records", ()):
             run = np.arange(number, min(number + RUN, self.count))
             records = self.in_source(run)
             self._prefetched.records = frozenset(records.tolist())

@@ -22,7 +22,7 @@ from asyncreader.system.text import some
 from ..encode import Block, Hold
 from ..option_values import Condition
 from ..options import Options
-from ..temp_tables import PathOf, blocks, spooled
+from ..temp_tables import PathOf, blocks, renumbered, spooled
 from .dataset_samples import DatasetSamples, may_be_packed
 from .folder import FolderSamples
 from .labels import class_names
@@ -55,9 +55,8 @@ class Renumbering:
     no class, stays."""
 
     def __init__(self, names: tuple[str, ...], classes: tuple[str, ...]) -> None:
-        place = {name: number for number, name in enumerate(classes)}
         self._names, self._known = names, len(classes)
-        self._numbers = np.array([*(place.get(name, _UNKNOWN) for name in names), -1], np.int64)
+        self._numbers = renumbered(names, classes, _UNKNOWN)
 
     def of(self, labels: Array) -> Int64:
         """The new numbers. ParamsError for labels that number no names, FormatError for those of a
@@ -296,11 +295,10 @@ def _labels(samples: Samples) -> str:
 def _joined_splits(parts: Sequence[Samples]) -> Splits:
     """The splits of all parts: those of the same name are one."""
     names = dict.fromkeys(n for one in parts if one.splits is not None for n in one.splits.names)
-    place = {name: number for number, name in enumerate(names)}
     rows = []
     for one in parts:
         own, of = one.splits or Splits((), np.full(one.count, -1, np.int64))
-        rows.append(np.array([*map(place.__getitem__, own), -1], np.int64)[of])
+        rows.append(renumbered(own, names)[of])
     return Splits(tuple(names), np.concatenate(rows))
 
 

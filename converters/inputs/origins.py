@@ -139,12 +139,12 @@ class Tree:
 
     def relative(self, name: bytes) -> bytes:
         """A path below this, of a name that may be absolute."""
-        path = _slashes(os.path.normpath(name))
+        path = os.path.normpath(name)
         if not path.startswith(b"/"):
             return path
         path = b"/" + path.lstrip(b"/")
         for root in (self.root, self.real):
-            top = _slashes(os.path.abspath(root)).rstrip(b"/") + b"/"
+            top = os.path.abspath(root).rstrip(b"/") + b"/"
             if path.startswith(top):
                 return path[len(top) :]
         return path
@@ -355,11 +355,6 @@ class Tree:
             found=f"it leads to {os.fsdecode(real)!r}",
             hint="pass follow_links (--follow-links) if that is meant",
         )
-
-
-def _slashes(path: bytes) -> bytes:
-    """A path with slashes between its parts, as sets store it on every system."""
-    return path if os.sep == "/" else path.replace(os.fsencode(os.sep), b"/")
 
 
 def _not_regular(facts: os.stat_result) -> SampleError:

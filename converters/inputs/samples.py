@@ -103,7 +103,7 @@ class Samples:
         chosen.labels = None if self.labels is None else gathered(self.labels, numbers)
         chosen.splits = None if self.splits is None else self.splits.of(numbers)
         chosen.groups = None if self.groups is None else self.groups[numbers]
-        chosen.paths = tuple(renumbered(path, numbers) for path in self.paths)
+        chosen.paths = tuple(paths_of(path, numbers) for path in self.paths)
         return chosen
 
     def in_source(self, numbers: Int64) -> Int64:
@@ -157,7 +157,7 @@ class Samples:
         """Close the files."""
 
 
-def renumbered(path: PathOf | None, numbers: Int64) -> PathOf | None:
+def paths_of(path: PathOf | None, numbers: Int64) -> PathOf | None:
     """The paths of some samples, numbered from 0."""
     return None if path is None else lambda number: path(int(numbers[number]))
 

@@ -52,6 +52,7 @@ from ..check_options import how_to_append
 from ..inputs.opening import check_same
 from ..inputs.samples import Samples, Splits
 from ..options import MOST_SHARDS, Options
+from ..temp_tables import renumbered
 from .disk import sync
 from .one_file import data_file
 from .publish import ADDED, PIECES, Target
@@ -119,9 +120,8 @@ class ShardRecord:
 
     def to_json(self) -> str:
         """The record as JSON."""
-        facts = {name: getattr(self, name) for name in ("sources", "skipped", *_COUNTED)}
         shard = None if self.shard is None else self.shard.to_json()
-        return json.dumps({**facts, "shard": shard}, sort_keys=True)
+        return json.dumps({**vars(self), "shard": shard}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> ShardRecord:
@@ -133,11 +133,9 @@ class ShardRecord:
             raw["sources"],
             None if shard is None else Manifest.from_json(shard.encode("ascii"), "the record"),
             tuple((int(position), str(why)) for position, why in raw["skipped"]),
-            *(raw[name] for name in _COUNTED),
+            raw["rewritten"],
+            raw["narrowed"],
         )
-
-
-_COUNTED: Final = ("rewritten", "narrowed")
 
 
 class Workspace:
@@ -463,8 +461,8 @@ class Grown:
             )
         if samples.splits is not None:
             names = (*own, *(name for name in samples.splits.names if name not in own))
-            place = [*map(names.index, samples.splits.names), -1]
-            samples.splits = Splits(names, np.array(place, np.int64)[samples.splits.rows])
+            numbers = renumbered(samples.splits.names, names)
+            samples.splits = Splits(names, numbers[samples.splits.rows])
         if known:
             words = f"{known:,} of the {samples.count:,} new paths were in the dataset already"
             samples.notes = (*samples.notes, words)
