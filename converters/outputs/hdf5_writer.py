@@ -23,6 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, Protocol
 
+import h5py
 import numpy as np
 from h5py import h5a, h5d, h5f, h5p, h5s, h5t
 
@@ -267,12 +268,9 @@ class SpooledData(FieldData):
         row = math.prod(shape[1:]) * kind.itemsize
         rows = max(1, PIECE // row)
         for start in range(0, shape[0], rows):
-            count = min(rows, shape[0] - start)
-            piece = np.frombuffer(self._spool.read(start * row, count * row), kind)
-            space = dataset.get_space()
-            part = (count, *shape[1:])
-            space.select_hyperslab((start, *(0 for _ in shape[1:])), part)
-            dataset.write(h5s.create_simple(part), space, piece.reshape(part))
+            stop = min(start + rows, shape[0])
+            piece = np.frombuffer(self._spool.read(start * row, (stop - start) * row), kind)
+            h5py.Dataset(dataset)[start:stop] = piece.reshape(stop - start, *shape[1:])
         dataset.flush()
         self._spool.close()
 

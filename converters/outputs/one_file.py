@@ -27,9 +27,9 @@ from ..inputs.folder import SKIP_HINT
 from ..inputs.samples import Samples
 from ..options import Options
 from ..report import ConvertReport
-from .disk import reported, sync
+from .disk import check_space, reported, sync
 from .publish import Target
-from .sinks import Hdf5Sink, LmdbSink, RecordTables
+from .sinks import FieldTables, Hdf5Sink, LmdbSink, tables_of
 
 T = TypeVar("T")
 
@@ -170,7 +170,7 @@ class Pool(Generic[T]):
 
 class SetFile:
     """One file while it is written: samples, each stored or left out, go to its container and its
-    tables in their order.
+    tables in their order. ``count``: samples so far.
 
     ``samples``: what is known of them but their bytes; ``work``: its path, ``shown``: its name in
     messages; ``described``: what the samples of each field must be, empty: as the first ones.
@@ -194,7 +194,8 @@ class SetFile:
         self._work = work
         self._shown = shown
         self._described = described
-        self._records = RecordTables(samples)
+        self._tables = tuple(map(FieldTables, samples.fields, samples.encodings))
+        self.count = 0
         self.meta: Meta | None = None
         self.label_width = 1
         self.skipped: list[tuple[int, str]] = []
@@ -204,28 +205,35 @@ class SetFile:
         self._sink = sink(work, shown, options, samples)
 
     @property
-    def count(self) -> int:
-        """Samples so far."""
-        return self._records.count
-
-    @property
     def bytes(self) -> tuple[int, ...]:
         """Bytes of the samples of each field so far, before any filter."""
-        return self._records.bytes
+        return tuple(field.bytes for field in self._tables)
 
     def append(self, sample: Block) -> None:
         """Add the next sample, or several. FormatError if a field is of another kind than those
         before."""
         if not self._described:
             self._described = described(sample, self._samples)
-        for field, values in zip(self._described, sample, strict=True):
+        if not self.count:
+            self._check_space(sample)
+        for field, values, table in zip(self._described, sample, self._tables, strict=True):
             if not values.fits(field):
                 raise self._unfit(field, values)
-        self._records.add(sample)
+            table.add(values)
         self._sink.append(sample)
+        self.count += sample[0].count
         self.narrowed += sample[0].narrowed
         if sample[0].rewritten is not None:
             self.rewritten = (self.rewritten or 0) + sample[0].rewritten
+
+    def _check_space(self, sample: Block) -> None:
+        """SourceError if there is no space for all samples, where they are as large as this one."""
+        options, needed = self._options, block_bytes(sample)
+        if self._samples.encoding == "raw" and options.compression is None:
+            if options.format == "hdf5":  # fields beside the first are written twice
+                needed += needed - len(sample[0].data)
+            folder = os.path.dirname(self._work)
+            check_space(self._shown, folder, self._samples.count * needed)
 
     def skip(self, why: str) -> None:
         """Leave the next sample out."""
@@ -238,8 +246,9 @@ class SetFile:
     def finish(self) -> None:
         """Write the tables; make all durable, and verify it. On an error the caller removes what
         was written."""
-        if self._records.count:
-            tables = self._records.tables([number for number, _ in self.skipped])
+        if self.count:
+            skipped = [number for number, _ in self.skipped]
+            tables = tables_of(self._samples, self._tables, self.count, skipped)
             self._sink.finish(tables)
             sync_set(self._work, self._options.format, self._shown)
             self._verify()
@@ -280,8 +289,8 @@ class SetFile:
 
         report = verify_file(self._work)
         problem = report.problems[0] if report.problems else None
-        if problem is None and report.count != self._records.count:
-            problem = f"{report.count} samples instead of {self._records.count}"
+        if problem is None and report.count != self.count:
+            problem = f"{report.count} samples instead of {self.count}"
         if problem is not None:
             raise SourceError(
                 "the finished dataset does not read back as it was written",

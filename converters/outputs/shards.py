@@ -504,13 +504,10 @@ def _record_of(ray: Any, reference: Any, number: int) -> ShardRecord:
     try:
         return ShardRecord.from_json(ray.get(reference))
     except ray.exceptions.RayTaskError as exc:
-        cause = exc.cause
-        if isinstance(cause, AsyncReaderError):
+        if isinstance(cause := exc.cause, AsyncReaderError):
             raise cause from exc
-        raise SourceError(
-            f"writing shard {number} failed on a worker",
-            found=f"{type(cause).__name__}: {cause}",
-        ) from exc
+        what = f"writing shard {number} failed on a worker"
+        raise SourceError(what, found=f"{type(cause).__name__}: {cause}") from exc
     except ray.exceptions.RayError as exc:
         raise SourceError(
             f"shard {number} could not be written: its worker died {RETRIES + 1} times",

@@ -20,11 +20,11 @@ from asyncreader.errors import AsyncReaderError, FormatError, SourceError
 from asyncreader.formats import packed as fmt
 from asyncreader.system.array_types import Array, Int64, UInt64
 
-from ..encode import Block, FieldBlock, block_bytes
+from ..encode import Block, FieldBlock
 from ..inputs.samples import Samples
 from ..options import Options
 from ..temp_tables import LabelTable, Numbers, PathOf, blocks, spooled
-from .disk import ENTRY, check_space, free_bytes, full_error, is_full, reported
+from .disk import ENTRY, free_bytes, full_error, is_full, reported
 from .hdf5_writer import ChunkedData, ContiguousData, FieldData, Hdf5File, SpooledData
 
 
@@ -121,69 +121,52 @@ def encoded(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape")
 
 
-class RecordTables:
-    """The packed samples of ``samples`` in record order: each field."""
+def tables_of(
+    samples: Samples, fields: tuple[FieldTables, ...], count: int, skipped: Sequence[int]
+) -> Tables:
+    """All tables of ``count`` records, and the description with their digests. ``skipped``: numbers
+    of samples that are no records."""
+    if skipped:
+        samples = samples.of(np.delete(np.arange(count + len(skipped)), skipped))
+    labels = None if samples.labels is None else _stored_labels(samples.labels, count)
+    digests: dict[str, str] = {}
+    for field, path in zip(fields, samples.paths, strict=True):
+        field.path = path
+        digests |= field.digests()
+    if labels is not None:
+        digests[fmt.LABELS] = fmt.digest(labels)
+    if samples.classes is not None:
+        digests[fmt.CLASSES] = fmt.names_digest(map(encoded, samples.classes))
+    # what a Dataset serves may have other labels than its file
+    names = samples.label_names
+    names = names if labels is not None and len(names) == labels.shape[1] else ()
+    if names:
+        digests[fmt.LABEL_NAMES] = fmt.names_digest(map(encoded, names))
+    splits = samples.splits
+    if splits is not None:
+        digests[fmt.SPLITS] = fmt.digest(splits.rows)
+    first, *others = (field.meta for field in fields)
+    meta = fmt.Meta(
+        count=count,
+        encoding=first.encoding,
+        shape=first.shape,
+        channels=first.channels,
+        label_kind=samples.label_kind,
+        label_dtype="<i8" if labels is None else labels.dtype.newbyteorder("<").str,
+        classes=samples.classes,
+        splits=None if splits is None else splits.names,
+        fields=tuple(others),
+        dtype=first.dtype,
+        digests=digests,
+        label_names=names or None,
+    )
+    return Tables(meta.sealed(), labels, None if splits is None else splits.rows, fields)
 
-    def __init__(self, samples: Samples) -> None:
-        self._samples = samples
-        self._fields = tuple(map(FieldTables, samples.fields, samples.encodings))
-        self.count = 0
 
-    def add(self, sample: Block) -> None:
-        """Note the next record, or several."""
-        for field, values in zip(self._fields, sample, strict=True):
-            field.add(values)
-        self.count += sample[0].count
-
-    @property
-    def bytes(self) -> tuple[int, ...]:
-        """Bytes of each field."""
-        return tuple(field.bytes for field in self._fields)
-
-    def tables(self, skipped: Sequence[int]) -> Tables:
-        """All tables, and the description with their digests. ``skipped``: numbers of samples that
-        are no records."""
-        samples = self._samples
-        if skipped:
-            samples = samples.of(np.delete(np.arange(self.count + len(skipped)), skipped))
-        labels = None if samples.labels is None else self._labels(samples.labels)
-        fields, digests = self._fields, dict[str, str]()
-        for field, path in zip(fields, samples.paths, strict=True):
-            field.path = path
-            digests |= field.digests()
-        if labels is not None:
-            digests[fmt.LABELS] = fmt.digest(labels)
-        if samples.classes is not None:
-            digests[fmt.CLASSES] = fmt.names_digest(map(encoded, samples.classes))
-        # what a Dataset serves may have other labels than its file
-        names = samples.label_names
-        names = names if labels is not None and len(names) == labels.shape[1] else ()
-        if names:
-            digests[fmt.LABEL_NAMES] = fmt.names_digest(map(encoded, names))
-        splits = samples.splits
-        if splits is not None:
-            digests[fmt.SPLITS] = fmt.digest(splits.rows)
-        first, *others = (field.meta for field in fields)
-        meta = fmt.Meta(
-            count=self.count,
-            encoding=first.encoding,
-            shape=first.shape,
-            channels=first.channels,
-            label_kind=samples.label_kind,
-            label_dtype="<i8" if labels is None else labels.dtype.newbyteorder("<").str,
-            classes=samples.classes,
-            splits=None if splits is None else splits.names,
-            fields=tuple(others),
-            dtype=first.dtype,
-            digests=digests,
-            label_names=names or None,
-        )
-        return Tables(meta.sealed(), labels, None if splits is None else splits.rows, fields)
-
-    def _labels(self, table: LabelTable) -> Array:
-        if isinstance(table, np.ndarray):
-            return np.ascontiguousarray(table)
-        return spooled(table[part] for part in blocks(self.count))
+def _stored_labels(table: LabelTable, count: int) -> Array:
+    if isinstance(table, np.ndarray):
+        return np.ascontiguousarray(table)
+    return spooled(table[part] for part in blocks(count))
 
 
 # -- the containers --------------------------------------------------------------------------------
@@ -198,7 +181,7 @@ T = TypeVar("T")
 class Hdf5Sink:
     """An HDF5 file of the layout in ``asyncreader/formats/packed.py``, in which one thread writes
     samples one by one, or several raw ones. ``path``: of the file, ``target``: its name in
-    messages; ``samples``: all that are coming, at most.
+    messages.
 
     Without compression all fields but the first are kept in temporary files until all images are
     written.
@@ -206,7 +189,6 @@ class Hdf5Sink:
 
     def __init__(self, path: str, target: str, options: Options, samples: Samples) -> None:
         self._target = target
-        self._expected = samples.count
         self._folder = os.path.dirname(path)
         with _translated(target, self._folder):
             self._file = Hdf5File(path, target)
@@ -219,15 +201,10 @@ class Hdf5Sink:
                     self._fields.append(ContiguousData(self._file))
                 else:
                     self._fields.append(SpooledData(self._file, name, path))
-        self._known_size = samples.encoding == "raw" and options.compression is None
 
     def append(self, sample: Block) -> None:
         """Add the next record, or several, whose bytes may change as soon as this returns."""
         with _translated(self._target, self._folder):
-            if self._known_size:  # other fields are written twice
-                needed = 2 * block_bytes(sample) - len(sample[0].data)
-                check_space(self._target, self._folder, self._expected * needed)
-                self._known_size = False
             for field, values in zip(self._fields, sample, strict=True):
                 field.append(values)
 
@@ -308,7 +285,6 @@ class LmdbSink:
     ) -> None:
         self._folder = os.path.dirname(path)
         self._target = target
-        self._expected = samples.count if samples.encoding == "raw" else 0
         self._commit_bytes = commit_bytes
         self._count = 0
         self._pending: list[tuple[Any, bytes, Any]] = []
@@ -333,8 +309,6 @@ class LmdbSink:
         self._fields = [self._named(name) for name in samples.fields]
 
     def append(self, sample: Block) -> None:
-        if self._count == 0:
-            check_space(self._target, self._folder, self._expected * block_bytes(sample))
         for field, values in zip(self._fields, sample, strict=True):
             for number, data in enumerate(values.each(), self._count):
                 self._put(field, fmt.record_key(number), data)
