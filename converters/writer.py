@@ -242,7 +242,7 @@ class Writer:
         if self._pieces is not None:
             options = replace(options, shards=None, shard_size=None)
             options = replace(options, format="hdf5", compression=None, chunk=1)
-        plan = SampleFormat.of(options, self._classes, data, label, path, fields)
+        plan = SampleFormat(options, self._classes, data, label, path, fields)
         if self._pieces is not None:
             said = f"{plan.words} {__version__}".encode("utf-8", "surrogateescape")
             self._pieces.check_kind(xxh3_64_hexdigest(said))

@@ -9,12 +9,12 @@ image is, by nearest neighbour.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import struct
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -415,39 +415,37 @@ _NUMBER: Final = struct.Struct(">Q")
 _MASK, _PICTURE = b"0", b"1"
 
 
-@dataclass(frozen=True)
 class MaskFolder:
-    """The masks of a folder's images. ``paths``: by number of the image, b"" if it has none;
-    ``extra``: masks without an image."""
+    """The masks of a folder's images, matched on disk and with bounded memory. ``paths``: by number
+    of the image, b"" if it has none; ``extra``: masks without an image.
 
-    name: str
-    tree: Tree
-    paths: Strings
-    extra: int
+    Raises SourceNotFoundError where there is no such folder, SampleError for the first image
+    without a mask (unless ``skip_bad``: then its fetch does), FormatError for one with two.
+    """
 
-    @classmethod
-    def match(
-        cls, name: str, folder: str, pictures: Strings, follow_links: bool, skip_bad: bool
-    ) -> MaskFolder:
-        """Find the mask of each image, on disk and with bounded memory.
-
-        Raises SourceNotFoundError where there is no such folder, SampleError for the first image
-        without a mask (unless ``skip_bad``: then its fetch does), FormatError for one with two.
-        """
+    def __init__(
+        self, name: str, folder: str, pictures: Strings, follow_links: bool, skip_bad: bool
+    ) -> None:
         if not os.path.isdir(folder):
             kind = SourceError if os.path.lexists(folder) else SourceNotFoundError
             raise kind(f"there is no folder of field {name!r}", path=folder)
-        tree = Tree(folder, follow_links)
-        paths, extra = Strings(), Counter[str]()
+        self.name, self.tree = name, Tree(folder, follow_links)
+        self.paths, self.extra = Strings(), 0
         missing, first = 0, b""
-        for record in sorted_records(_matched(name, tree, pictures, extra)):
-            paths.append(record[_NUMBER.size :])
+        for record in sorted_records(self._matched(pictures)):
+            self.paths.append(record[_NUMBER.size :])
             if len(record) == _NUMBER.size:
-                first = first or pictures[paths.count - 1]
+                first = first or pictures[self.paths.count - 1]
                 missing += 1
         if missing and not skip_bad:
-            raise _missing(name, tree, first, missing)
-        return cls(name, tree, paths.freeze(), extra[name])
+            raise self._missing(first, missing)
+        self.paths.freeze()
+
+    def some(self, numbers: Sequence[int]) -> MaskFolder:
+        """The masks of the images with these numbers."""
+        chosen = copy.copy(self)
+        chosen.paths = self.paths.some(numbers)
+        return chosen
 
     def fetch(
         self, number: int, picture: bytes, full: tuple[int, int], recipe: Recipe, hold: Hold
@@ -458,56 +456,53 @@ class MaskFolder:
         """
         path = self.paths[number]
         if not path:
-            raise _missing(self.name, self.tree, picture, 1)
+            raise self._missing(picture, 1)
         with located(source_path=self.tree.shown(path)):
             data = self.tree.read(path, hold)
             header = codec.read_header(data)
             hold(decoding_bytes(header))
             return stored_values(self.name, decode_values(data), full, recipe)
 
+    def _matched(self, pictures: Strings) -> Iterator[bytes]:
+        """Records of image number and mask path, in order of the paths without suffixes."""
+        # sorted together: each mask comes right before the images of the same stem
+        masks = (_stem(mask.path) + _END + _MASK + mask.path for mask in self.tree)
+        images = (
+            _stem(path) + _END + _PICTURE + _NUMBER.pack(n) for n, path in enumerate(pictures)
+        )
+        records = (r.split(_END, 1) for r in sorted_records(itertools.chain(masks, images)))
+        for _, group in itertools.groupby(records, lambda record: record[0]):
+            paths: list[bytes] = []
+            used = False
+            for _, record in group:
+                if record.startswith(_MASK):
+                    paths.append(record[1:])
+                    continue
+                if len(paths) > 1:
+                    raise FormatError(
+                        f"an image has two of field {self.name!r}",
+                        source_path=self.tree.shown(paths[0]),
+                        found=repr(self.tree.shown(paths[1])),
+                        hint="remove one of them",
+                    )
+                yield record[1:] + b"".join(paths)
+                used = True
+            if not used:
+                self.extra += len(paths)
 
-def _matched(name: str, tree: Tree, pictures: Strings, extra: Counter[str]) -> Iterator[bytes]:
-    """Records of image number and mask path, in order of the paths without suffixes; ``extra``
-    counts the masks without an image."""
-    # sorted together: each mask comes right before the images of the same stem
-    masks = (_stem(mask.path) + _END + _MASK + mask.path for mask in tree)
-    numbered = (
-        _stem(path) + _END + _PICTURE + _NUMBER.pack(number) for number, path in enumerate(pictures)
-    )
-    records = (r.split(_END, 1) for r in sorted_records(itertools.chain(masks, numbered)))
-    for _, group in itertools.groupby(records, lambda record: record[0]):
-        paths: list[bytes] = []
-        used = False
-        for _, record in group:
-            if record.startswith(_MASK):
-                paths.append(record[1:])
-                continue
-            if len(paths) > 1:
-                raise FormatError(
-                    f"an image has two of field {name!r}",
-                    source_path=tree.shown(paths[0]),
-                    found=repr(tree.shown(paths[1])),
-                    hint="remove one of them",
-                )
-            yield record[1:] + b"".join(paths)
-            used = True
-        if not used:
-            extra[name] += len(paths)
+    def _missing(self, picture: bytes, count: int) -> SampleError:
+        stem = os.path.splitext(picture)[0]
+        return SampleError(
+            f"an image without its {self.name!r}",
+            source_path=os.fsdecode(picture),
+            found=None if count == 1 else f"{count:,} such images, this is the first",
+            expected=f"{self.tree.shown(stem)}.png, or another suffix",
+            hint=SKIP_HINT,
+        )
 
 
 def _stem(path: bytes) -> bytes:
     return sort_key(os.path.splitext(path)[0])
-
-
-def _missing(name: str, tree: Tree, picture: bytes, count: int) -> SampleError:
-    stem = os.path.splitext(picture)[0]
-    return SampleError(
-        f"an image without its {name!r}",
-        source_path=os.fsdecode(picture),
-        found=None if count == 1 else f"{count:,} such images, this is the first",
-        expected=f"{tree.shown(stem)}.png, or another suffix",
-        hint=SKIP_HINT,
-    )
 
 
 # -- the images ------------------------------------------------------------------------------------
@@ -532,7 +527,7 @@ class FolderSamples(Listing):
         with closed_on_error([self]):
             for name, folder in options.fields:
                 match = (name, folder, self.files, options.follow_links, options.skip_bad)
-                self._masks.append(MaskFolder.match(*match))
+                self._masks.append(MaskFolder(*match))
                 if self._masks[-1].extra:
                     self.ignored[f"{name} without an image"] = self._masks[-1].extra
         self._name_paths()
@@ -583,7 +578,7 @@ class FolderSamples(Listing):
         part = self.of(numbers)
         wanted = self.in_source(numbers).tolist()
         part.files, part.stamps = self.files.some(wanted), self.stamps.some(wanted)
-        part._masks = [replace(field, paths=field.paths.some(wanted)) for field in self._masks]
+        part._masks = [masks.some(wanted) for masks in self._masks]
         part._name_paths()
         part.numbers, part.skipped = None, []
         return part

@@ -6,7 +6,7 @@ import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -42,38 +42,30 @@ TOGETHER: Final = 1 << 20
 MOST_ROWS: Final = 1 << 14
 
 
-@dataclass(frozen=True)
 class SampleFormat:
-    """How samples like the first one are stored, in a file of ``options``.
+    """How samples like the first one are stored, in a file of ``options``; ParamsError for one that
+    cannot be stored.
 
     ``recipe``: of images that are encoded or resized, None where all fields are raw as they are;
     ``label``, ``named``: the first sample's label, and whether it has a path.
     """
 
-    options: Options
-    forms: tuple[Form, ...]
-    encodings: tuple[str, ...]
-    recipe: Recipe | None
-    label: object
-    classes: tuple[str, ...] | None
-    named: bool
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         options: Options,
         classes: tuple[str, ...] | None,
         data: object,
         label: object,
         path: object,
         fields: Mapping[str, object],
-    ) -> SampleFormat:
-        """The plan by the first sample; ParamsError for one that cannot be stored."""
+    ) -> None:
         for name in fields:
             check_field(name)
         if classes is not None and label is None:
             raise ParamsError("classes are the names of labels, and this sample has none")
-        encoding, recipe = options.encoding or "raw", None
+        self.options, self.label, self.classes = options, label, classes
+        self.named, self.recipe = path is not None, None
+        encoding = options.encoding or "raw"
         others = {name: as_array(value, f"field {name!r}") for name, value in fields.items()}
         image = isinstance(data, bytes) and not options.differ(DATA)
         if encoding == "raw" and options.size is None and not image:
@@ -81,28 +73,22 @@ class SampleFormat:
             form = Form.of_rows(DATA, first, options.differ(DATA))
             check_encoding(options, encoding, options.channels or 3, options.bits)
         else:
-            form, recipe = _picture_form(options, encoding, data)
+            form, self.recipe = _picture_form(options, encoding, data)
             with located(index=0, source_path=_shown(path)):
                 size = size_of_picture(data if isinstance(data, bytes) else _pixels(data))
-        forms = [form, *(_other_form(options, n, row, size) for n, row in others.items())]
-        check_named(options, [form.name for form in forms])
+        beside = (_other_form(options, n, row, size) for n, row in others.items())
+        self.forms = (form, *beside)
+        self.encodings = tuple(_stored_as(form, encoding) for form in self.forms)
+        self.fields = tuple(form.name for form in self.forms)
+        check_named(options, self.fields)
         named = options.variable_length
-        unknown = set() if isinstance(named, bool) else {*named} - {form.name for form in forms}
+        unknown = set() if isinstance(named, bool) else {*named} - {*self.fields}
         if unknown:
             raise ParamsError(
                 "variable_length names a field that the first sample does not have",
                 found=repr(min(unknown)),
-                expected=", ".join(form.name for form in forms),
+                expected=", ".join(self.fields),
             )
-        return cls(
-            options,
-            tuple(forms),
-            tuple(_stored_as(form, encoding) for form in forms),
-            recipe,
-            label,
-            classes,
-            path is not None,
-        )
 
     @property
     def words(self) -> str:
@@ -185,7 +171,7 @@ class Adding(Samples):
     def __init__(self, plan: SampleFormat, path: str, shown: str) -> None:
         super().__init__()
         self.channels, self.encodings = 3, plan.encodings
-        self.fields = tuple(form.name for form in plan.forms)
+        self.fields = plan.fields
         self._forms = {form.name: form for form in plan.forms}
         labels = None if plan.label is None else AddedLabels(plan.label, plan.classes)
         self._labels, self._paths = labels, Strings() if plan.named else None
@@ -372,12 +358,17 @@ class Pictures(Adding):
         self._added = 0
 
     def add(self, data: object, label: object, path: object, fields: Mapping[str, object]) -> None:
-        picture = data if isinstance(data, bytes) else _pixels(data).copy()
-        if not isinstance(picture, bytes):
-            self._same_kind(picture)
+        picture: bytes | Array
+        if isinstance(data, bytes):
+            picture, size = data, len(data)
+        else:
+            picture, form = _pixels(data).copy(), self._forms[DATA]
+            size = picture.nbytes
+            # none loses bits or channels, or gets some
+            if form.shape and (picture.dtype, picture.shape[2]) != (form.dtype, form.shape[2]):
+                form.check(picture)
         self._tell(label, path, fields)
         others = {name: self._kept(name, value) for name, value in fields.items()}
-        size = len(picture) if isinstance(picture, bytes) else picture.nbytes
         size += sum(row.nbytes for row in others.values())
         work = partial(self._encoded, self._added, _shown(path), picture, others)
         self._pending.append((size, submit(self._pool, work)))
@@ -385,12 +376,6 @@ class Pictures(Adding):
         self._bytes += size
         while len(self._pending) > 4 * self._jobs or self._bytes > BYTES_PER_JOB * self._jobs:
             self._take()
-
-    def _same_kind(self, pixels: Array) -> None:
-        """ParamsError for an image that would lose bits or channels, or get some."""
-        form = self._forms[DATA]
-        if form.shape and (pixels.dtype, pixels.shape[2]) != (form.dtype, form.shape[2]):
-            form.check(pixels)
 
     def _kept(self, name: str, value: object) -> Array:
         """A copy of a field, which is compared with the first one's."""

@@ -238,7 +238,7 @@ def matched(folder: Path, pictures: list[str], masks: list[str]) -> MaskFolder:
     names = Strings()
     for name in pictures:
         names.append(name.encode())
-    return MaskFolder.match("mask", str(folder), names.freeze(), False, False)
+    return MaskFolder("mask", str(folder), names.freeze(), False, False)
 
 
 def test_masks_are_found_by_path_without_suffix(tmp_path: Path) -> None:
