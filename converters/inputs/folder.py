@@ -466,10 +466,8 @@ class MaskFolder:
     def _matched(self, pictures: Strings) -> Iterator[bytes]:
         """Records of image number and mask path, in order of the paths without suffixes."""
         # sorted together: each mask comes right before the images of the same stem
-        masks = (_stem(mask.path) + _END + _MASK + mask.path for mask in self.tree)
-        images = (
-            _stem(path) + _END + _PICTURE + _NUMBER.pack(n) for n, path in enumerate(pictures)
-        )
+        masks = (_stem(mask.path) + _MASK + mask.path for mask in self.tree)
+        images = (_stem(path) + _PICTURE + _NUMBER.pack(n) for n, path in enumerate(pictures))
         records = (r.split(_END, 1) for r in sorted_records(itertools.chain(masks, images)))
         for _, group in itertools.groupby(records, lambda record: record[0]):
             paths: list[bytes] = []
@@ -502,7 +500,7 @@ class MaskFolder:
 
 
 def _stem(path: bytes) -> bytes:
-    return sort_key(os.path.splitext(path)[0])
+    return sort_key(os.path.splitext(path)[0]) + _END
 
 
 # -- the images ------------------------------------------------------------------------------------
