@@ -28,6 +28,7 @@ from split_sets import splits_of
 import asyncreader
 from asyncreader import (
     AsyncReader,
+    ChecksumError,
     FormatError,
     ParamsError,
     ReaderClosedError,
@@ -39,6 +40,7 @@ from asyncreader import (
 from asyncreader.tools.verify import verify_file
 from converters import temp_tables
 from converters.outputs.adding import Blocks
+from converters.outputs.sharded_set import Workspace
 
 SUFFIXES = (".h5", ".lmdb")
 SHAPES: tuple[tuple[int, ...], ...] = (
@@ -682,6 +684,53 @@ def test_memory_does_not_grow_with_the_finished_files(resumable: Callable[[], Wr
             writer.add(**row(number))
         gc.collect()
         assert sum(isinstance(one, Blocks) for one in gc.get_objects()) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone gives parts of files back")
+@pytest.mark.parametrize("kind", ["raw", "png", "lengths"])
+def test_space_is_given_back_as_samples_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """What is in a finished shard takes its space once. A run that ends then goes on with nothing
+    made again; with other options it is refused, and it tells that a finished shard is gone."""
+    monkeypatch.setattr("converters.writer.PIECE", 100_000)
+    rows = np.random.default_rng(0).integers(0, 256, (48, 64, 64, 3), dtype=np.uint8)
+    options = {"png": {"encoding": "png"}, "lengths": {"variable_length": "data"}}.get(kind, {})
+
+    def run(target: Path, shards: int = 4) -> list[int]:
+        made = []
+        with Writer(target, shards=shards, resume=True, **options) as writer:
+            for number, sample in enumerate(rows):
+                if f"{number}" not in writer:
+                    made.append(number)
+                    sample = sample[: number + 9] if kind == "lengths" else sample
+                    writer.add(sample, number, path=f"{number}", side=rows[0] + number)
+        return made
+
+    def finish(workspace: Workspace, number: int, *given: Any) -> None:
+        real(workspace, number, *given)
+        if number == 2:
+            raise KeyboardInterrupt
+
+    real, target = Workspace.finish, tmp_path / "set"
+    with monkeypatch.context() as patch:
+        patch.setattr(Workspace, "finish", finish)
+        with pytest.raises(KeyboardInterrupt):
+            run(target)
+    left = tmp_path / ".set.asyncreader-tmp"
+    facts = [file.stat() for file in (left / "pieces").iterdir()]
+    there = sum(one.st_blocks * 512 for one in facts) / sum(one.st_size for one in facts)
+    assert len(facts) > 4
+    assert 0.3 < there < 0.7
+    with pytest.raises(SourceError, match="other sources or options"):
+        run(target, shards=5)
+    shutil.copytree(left, tmp_path / ".gone.asyncreader-tmp")
+    os.unlink(tmp_path / ".gone.asyncreader-tmp" / "set" / "shard-00000-of-00004.h5")
+    with pytest.raises(ChecksumError, match=r"given back, so remove.*to start over"):
+        run(tmp_path / "gone")
+    assert run(target) == []
+    run(tmp_path / "whole")
+    assert files_of(target) == files_of(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("name", ["set", "set.h5", "set.lmdb"])
