@@ -20,9 +20,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final, TextIO, TypeAlias
+from typing import Final, TextIO, TypeAlias, Unpack
 
 from asyncreader.errors import (
+    ErrorFields,
     FormatError,
     ParamsError,
     SampleError,
@@ -99,6 +100,19 @@ def check_file_size(size: int) -> None:
 def has_image_suffix(name: bytes) -> bool:
     """Whether a file's name says that it is an image."""
     return os.path.splitext(name)[1].lower() in _SUFFIXES
+
+
+@contextlib.contextmanager
+def errors_told(what: str, **where: Unpack[ErrorFields]) -> Iterator[None]:
+    """The system's error inside becomes a SourceError, SourceNotFoundError where nothing is there:
+    ``what`` cannot be done, and where."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except OSError as exc:
+        kind = SourceNotFoundError if exc.errno in _ABSENT else SourceError
+        raise kind(what, **where, found=exc.strerror) from exc
 
 
 class Tree:
@@ -204,16 +218,8 @@ class Tree:
                 else:
                     self.ignored[OTHER_SUFFIX] += 1
 
-    @contextlib.contextmanager
-    def _reported(self, path: bytes, what: str) -> Iterator[None]:
-        """The system's error becomes a SourceError, SourceNotFoundError where nothing is there."""
-        try:
-            yield
-        except SourceError:
-            raise
-        except OSError as exc:
-            kind = SourceNotFoundError if exc.errno in _ABSENT else SourceError
-            raise kind(what, source_path=self.shown(path), found=exc.strerror) from exc
+    def _reported(self, path: bytes, what: str) -> contextlib.AbstractContextManager[None]:
+        return errors_told(what, source_path=self.shown(path))
 
     def _again(self, folder: tuple[int, int]) -> bool:
         """Whether a folder may be entered by one more link."""
@@ -590,18 +596,14 @@ def open_text(path: str, what: str, shown: str | None = None) -> Iterator[TextIO
     ``what`` it is: SourceNotFoundError, or SourceError where it is no file (links may be followed)
     or cannot be read, and FormatError for what the reader of CSVs refuses."""
     shown = shown or path
-    try:
+    with errors_told(f"{what} cannot be read", path=shown):
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise SourceError(f"{what} is not a regular file", path=shown)
         with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            yield file
-    except csv.Error as exc:
-        raise FormatError("not a CSV file", path=shown, found=str(exc)) from exc
-    except SourceError:
-        raise
-    except OSError as exc:
-        kind = SourceNotFoundError if exc.errno in _ABSENT else SourceError
-        raise kind(f"{what} cannot be read", path=shown, found=exc.strerror) from exc
+            try:
+                yield file
+            except csv.Error as exc:
+                raise FormatError("not a CSV file", path=shown, found=str(exc)) from exc
 
 
 def open_origin(root: str, follow_links: bool = False, exclude: str | None = None) -> Origin:

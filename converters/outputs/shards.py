@@ -75,38 +75,30 @@ def make_plan(
     if known is not None:
         return replace(known, source=source)
     fields, mean = _measure(options, samples)
-    if options.shards is not None:
-        shards = options.shards
+    count, size = samples.count, options.shard_size
+    if size is None and grown is not None:  # as large as those that are there
+        shards = options.shards or min(count, max(1, round(count * mean / grown.shard_size)))
     else:
-        shards = _shards_for(options, samples.count, mean, grown)
-    if shards > samples.count:
+        shards = options.shards or max(1, round(count * mean / (size or 1)))
+    if shards > count and options.shards is not None:
         raise ParamsError(
             "more shards than there are samples",
             path=options.dst,
             found=f"{shards} shards",
-            expected=f"at most {samples.count}",
+            expected=f"at most {count}",
         )
-    size = round(mean) if samples.encoding == "raw" else 0
-    if grown is not None:
-        fields, before = grown.fields() or fields, len(grown.manifest)
-    return ShardPlan(source, samples.count, shards, fields, size, before)
-
-
-def _shards_for(options: Options, count: int, mean: float, grown: Grown | None) -> int:
-    """Shards of the size that is asked for, or of that of the set's own."""
-    if options.shard_size is None:
-        assert grown is not None
-        return min(count, max(1, round(count * mean / grown.shard_size)))
-    shards = max(1, round(count * mean / options.shard_size))
     if shards > count:
         raise ParamsError(
             "shard_size is less than one sample takes",
             path=options.dst,
-            found=f"{options.shard_size:,} bytes; a sample takes {math.ceil(mean):,} on average",
+            found=f"{size:,} bytes; a sample takes {math.ceil(mean):,} on average",
             expected=f"at least {math.ceil(mean):,}: a sample to a shard",
             hint="raise shard_size (--shard-size), or say how many shards: shards (--shards)",
         )
-    return shards
+    sample_bytes = round(mean) if samples.encoding == "raw" else 0
+    if grown is not None:
+        fields, before = grown.fields() or fields, len(grown.manifest)
+    return ShardPlan(source, count, shards, fields, sample_bytes, before)
 
 
 def _measure(options: Options, samples: Samples) -> tuple[tuple[FieldMeta, ...], float]:
@@ -184,7 +176,7 @@ def pack_shard(
     name = plan.name(number, options.format)
     attempt = workspace.attempt(number)
     shown = os.path.join(options.dst, name)
-    sources = sources_digest(samples)
+    sources = samples.sources(np.arange(samples.count, dtype=np.int64))
     try:
         packed = pack_file(options, samples, attempt, shown, described=plan.fields, done=done)
         shard = None
@@ -222,11 +214,6 @@ def _manifest(
     shard = Shard(name, meta.count, size, digest, checksums, labels, tuple(field_checksums))
     digests = {table: meta.digests[table] for table in common.tables()}
     return Manifest.of(common, [shard], digests)
-
-
-def sources_digest(samples: Samples) -> str:
-    """Digest of the source files of all of ``samples``."""
-    return samples.sources(np.arange(samples.count, dtype=np.int64))
 
 
 # -- all of them ---------------------------------------------------------------------------------
@@ -314,7 +301,7 @@ class ShardPacking:
             record = self.workspace.record(number)
             if (
                 record is not None
-                and record.sources == sources_digest(self.samples.of(plan.numbers(number)))
+                and record.sources == self.samples.sources(plan.numbers(number))
                 and self.workspace.whole(record)
             ):
                 records[number] = record
