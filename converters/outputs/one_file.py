@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from asyncreader.errors import AsyncReaderError, FormatError, SampleError, SourceError
 from asyncreader.formats.packed import DATA, RAGGED, Described, FieldMeta, Meta
@@ -22,7 +22,7 @@ from asyncreader.pixels.rows import SKIP_HINT as READER_HINT
 from asyncreader.system.signals import after_this, wait_for
 from asyncreader.system.text import some
 
-from ..encode import Block, FieldBlock, Hold, block_bytes
+from ..encode import Block, FieldBlock, block_bytes
 from ..inputs.folder import SKIP_HINT
 from ..inputs.samples import Samples
 from ..options import Options
@@ -30,8 +30,6 @@ from ..report import ConvertReport
 from .disk import check_space, reported, sync
 from .publish import Target
 from .sinks import FieldTables, Hdf5Sink, LmdbSink, tables_of
-
-T = TypeVar("T")
 
 #: Bytes of images and results in flight, for each thread: a 24-megapixel photo, decoded.
 BYTES_PER_JOB: Final = 192 << 20
@@ -41,31 +39,26 @@ class Stopped(Exception):
     """Raised inside work when the pool is closed; caught in the pool's thread."""
 
 
-class Pool(Generic[T]):
-    """Iterates (number, result or exception) of ``work(number, hold)`` for 0 .. count-1, in order.
+class Pool:
+    """Fetches ``samples`` in threads: iterates (number, block or exception) in order.
 
-    Work calls ``hold(size)`` before it takes so many bytes of memory, which waits until they are
-    free. ``group``: numbers a thread takes at a time, more than one where the work on each is tiny.
-    ``cost``: bytes a result holds until it is consumed. ``most_begun`` and ``most_bytes`` are the
-    largest figures seen.
+    A fetch calls ``hold(size)`` before it takes so many bytes of memory, which waits until they are
+    free. ``cost``: bytes a block holds until it is consumed. ``most_begun`` and ``most_bytes`` are
+    the largest figures seen. Samples that come next are prefetched, as many as these accept.
     """
 
     def __init__(
         self,
-        work: Callable[[int, Callable[[int], None]], T],
-        count: int,
-        *,
+        samples: Samples,
         jobs: int,
-        cost: Callable[[T], int],
-        group: int = 1,
+        cost: Callable[[Block], int] = block_bytes,
         window: int | None = None,
         limit: int | None = None,
     ) -> None:
-        self._work = work
-        self._count = count
-        self._group = group
+        self._samples = samples
+        self._count = samples.count
         self._cost = cost
-        self.window = window or 4 * jobs * group
+        self.window = window or 4 * jobs * samples.run
         self.limit = limit or BYTES_PER_JOB * jobs
         #: Numbers for the threads; None ends one.
         self._begun: SimpleQueue[range | None] = SimpleQueue()
@@ -73,16 +66,18 @@ class Pool(Generic[T]):
         self._changed = threading.Condition(self._lock)  # what is done, or held
         self._head = 0
         self._bytes = 0
-        self._done: dict[int, tuple[T | Exception, int]] = {}
+        self._done: dict[int, tuple[Block | Exception, int]] = {}
+        self._prefetched = 0  # samples below this are prefetched, or being fetched
+        self._prefetching = threading.Lock()
         self._stopped = False
         self.most_begun = 0
         self.most_bytes = 0
         self._threads = [
             threading.Thread(target=self._run, name=f"asyncreader-convert-{n}", daemon=True)
-            for n in range(min(jobs, count))
+            for n in range(min(jobs, self._count))
         ]
 
-    def __enter__(self) -> Pool[T]:
+    def __enter__(self) -> Pool:
         try:
             with after_this():
                 for thread in self._threads:
@@ -105,11 +100,11 @@ class Pool(Generic[T]):
             if thread.ident is not None:
                 thread.join()
 
-    def __iter__(self) -> Iterator[tuple[int, T | Exception]]:
+    def __iter__(self) -> Iterator[tuple[int, Block | Exception]]:
         begun = 0
         for number in range(self._count):
             while begun < min(self._count, number + self.window):
-                stop = min(begun + self._group, self._count, number + self.window)
+                stop = min(begun + self._samples.run, self._count, number + self.window)
                 self._begun.put(range(begun, stop))
                 begun = stop
             self.most_begun = max(self.most_begun, begun - number)
@@ -148,9 +143,11 @@ class Pool(Generic[T]):
                 self._bytes += more
                 self.most_bytes = max(self.most_bytes, self._bytes)
 
-        result: T | Exception
+        result: Block | Exception
         try:
-            result = self._work(number, hold)
+            if self._samples.ahead:
+                self._prefetch(number)
+            result = self._samples.fetch(number, hold)
             size = self._cost(result)
         except Stopped:
             return
@@ -163,6 +160,14 @@ class Pool(Generic[T]):
             self.most_bytes = max(self.most_bytes, self._bytes)
             self._done[number] = result, size
             self._changed.notify_all()
+
+    def _prefetch(self, number: int) -> None:
+        """Prefetch the samples after ``number``."""
+        with self._prefetching:
+            self._prefetched = max(self._prefetched, number + 1)
+            stop = min(number + 1 + self._samples.ahead, self._count)
+            while self._prefetched < stop and self._samples.will_need(self._prefetched):
+                self._prefetched += 1
 
 
 # -- a file ----------------------------------------------------------------------------------------
@@ -316,13 +321,7 @@ def pack_file(
     """
     with (
         contextlib.closing(SetFile(options, samples, work, shown, described)) as file,
-        Pool(
-            _Fetching(samples).fetch,
-            samples.count,
-            jobs=options.jobs,
-            cost=block_bytes,
-            group=samples.run,
-        ) as pool,
+        Pool(samples, options.jobs) as pool,
     ):
         try:
             for number, result in pool:
@@ -337,29 +336,6 @@ def pack_file(
             raise
         file.finish()
         return file
-
-
-class _Fetching:
-    """Fetches samples in threads, and prefetches those that come next."""
-
-    def __init__(self, samples: Samples) -> None:
-        self._samples = samples
-        self._prefetched = 0  # samples below this are prefetched, or being fetched
-        self._lock = threading.Lock()
-
-    def fetch(self, number: int, hold: Hold) -> Block:
-        if self._samples.ahead:
-            self._prefetch(number)
-        return self._samples.fetch(number, hold)
-
-    def _prefetch(self, number: int) -> None:
-        """Prefetch the samples after ``number``, as many as the source accepts."""
-        samples = self._samples
-        with self._lock:
-            self._prefetched = max(self._prefetched, number + 1)
-            stop = min(number + 1 + samples.ahead, samples.count)
-            while self._prefetched < stop and samples.will_need(self._prefetched):
-                self._prefetched += 1
 
 
 def publish_file(

@@ -9,7 +9,24 @@ from ctrl_c import elsewhere, moments
 from observed import HANG, until
 
 from converters.encode import Hold
+from converters.inputs.samples import Samples
 from converters.outputs.one_file import Pool
+
+
+class Work(Samples):
+    """Samples that come of a function."""
+
+    def __init__(self, fetch: Callable[[int, Hold], Any], count: int, run: int) -> None:
+        super().__init__()
+        self.count, self.run = count, run
+        self.fetch = fetch  # type: ignore[method-assign]
+
+
+def fetching(
+    fetch: Callable[[int, Hold], Any], count: int, *, group: int = 1, **given: Any
+) -> Pool:
+    """A pool of such samples, of which a thread takes ``group`` at a time."""
+    return Pool(Work(fetch, count, group), **given)
 
 
 def size_of(result: object) -> int:
@@ -30,7 +47,7 @@ def test_results_come_in_order_whatever_finishes_first(jobs: int, group: int) ->
         gates[number].set()
         return number * number
 
-    with Pool(work, 50, jobs=jobs, cost=size_of, group=group) as pool:
+    with fetching(work, 50, jobs=jobs, cost=size_of, group=group) as pool:
         found = list(pool)
     assert found == [(number, number * number) for number in range(50)]
 
@@ -48,7 +65,7 @@ def test_begun_minus_consumed_is_bounded() -> None:
         begun.release()
         return number
 
-    with Pool(work, 1000, jobs=4, cost=size_of, window=10) as pool:
+    with fetching(work, 1000, jobs=4, cost=size_of, window=10) as pool:
         for consumed, (number, _) in enumerate(pool):
             # This one is not given back yet: the window begins with it.
             for _ in range(10 if number == 0 else number <= 990):
@@ -68,7 +85,7 @@ def test_bytes_in_flight_are_bounded(group: int) -> None:
         hold(50)
         return b"x" * 20
 
-    with Pool(work, 300, jobs=8, cost=len, group=group, window=64, limit=200) as pool:
+    with fetching(work, 300, jobs=8, cost=len, group=group, window=64, limit=200) as pool:
         assert [number for number, _ in pool] == list(range(300))
     assert 90 <= pool.most_bytes <= 200 + 90
 
@@ -80,7 +97,7 @@ def test_one_that_is_over_the_limit_alone_still_passes() -> None:
         hold(10_000)
         return number
 
-    with Pool(work, 20, jobs=4, cost=lambda result: 5_000, limit=100) as pool:
+    with fetching(work, 20, jobs=4, cost=lambda result: 5_000, limit=100) as pool:
         assert [number for number, _ in pool] == list(range(20))
 
 
@@ -93,7 +110,7 @@ def test_an_exception_comes_in_its_place() -> None:
             raise ValueError(number)
         return number
 
-    with Pool(work, 30, jobs=3, cost=size_of, limit=25) as pool:
+    with fetching(work, 30, jobs=3, cost=size_of, limit=25) as pool:
         for number, result in pool:
             if number % 3 == 0:
                 assert isinstance(result, ValueError)
@@ -112,7 +129,7 @@ def test_leaving_early_ends_all_threads(at: int) -> None:
         return number
 
     def consume() -> None:
-        with Pool(work, 1000, jobs=6, cost=lambda result: 100, window=8, limit=150) as pool:
+        with fetching(work, 1000, jobs=6, cost=lambda result: 100, window=8, limit=150) as pool:
             for number, _ in pool:
                 if number == at:
                     raise KeyboardInterrupt
@@ -130,7 +147,7 @@ def test_ctrl_c_at_every_moment() -> None:
             until(lambda: bool(pool._changed._waiters) or pool._stopped)  # type: ignore[attr-defined]
             return number
 
-        pool = Pool(work, 3, jobs=1, cost=size_of)
+        pool = fetching(work, 3, jobs=1, cost=size_of)
 
         def consume() -> None:
             with pool:
