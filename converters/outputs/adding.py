@@ -64,7 +64,8 @@ class SampleFormat:
         if classes is not None and label is None:
             raise ParamsError("classes are the names of labels, and this sample has none")
         self.options, self.label, self.classes = options, label, classes
-        self.named, self.recipe = path is not None, None
+        self.named = path is not None
+        self.recipe: Recipe | None = None
         encoding = options.encoding or "raw"
         others = {name: as_array(value, f"field {name!r}") for name, value in fields.items()}
         image = isinstance(data, bytes) and not options.differ(DATA)
