@@ -20,8 +20,17 @@ from asyncreader.sources.fields import named_field
 from asyncreader.system.limits import usable_cores
 from asyncreader.system.text import plain_name, slip
 
-from .option_values import DST, SRC
-from .options import OPTIONS, QUALITY, ConvertKeywords, Format, Options, PathLike, WriterKeywords
+from .options import (
+    DST,
+    OPTIONS,
+    QUALITY,
+    SRC,
+    ConvertKeywords,
+    Format,
+    Options,
+    PathLike,
+    WriterKeywords,
+)
 
 #: Threads for each file: of Ray one, since it runs as many tasks as there are cores.
 _JOBS_OF_RAY: Final = 1

@@ -33,8 +33,7 @@ from .inputs.added import DatasetItems, Items, as_array, count_of, give, is_path
 from .inputs.dataset_samples import DatasetSamples
 from .inputs.labels import class_names
 from .inputs.opening import open_samples
-from .option_values import SRC
-from .options import OPTIONS, ConvertKeywords, PathLike, WriterKeywords
+from .options import OPTIONS, SRC, ConvertKeywords, PathLike, WriterKeywords
 from .outputs.adding import Adding, Blocks, SampleFormat
 from .outputs.disk import is_full, no_temporary_space
 from .outputs.one_file import SetFile, pack_file, progress_callback, publish_file

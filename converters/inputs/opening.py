@@ -20,8 +20,7 @@ from asyncreader.system.array_types import Array, Int64
 from asyncreader.system.text import some
 
 from ..encode import Block, Hold
-from ..option_values import Condition
-from ..options import Options
+from ..options import Condition, Options
 from ..temp_tables import PathOf, blocks, renumbered, spooled
 from .dataset_samples import DatasetSamples, may_be_packed
 from .folder import FolderSamples

@@ -32,8 +32,7 @@ from ..encode import (
 )
 from ..inputs.added import AddedLabels, Form, as_array, path_of
 from ..inputs.samples import Samples
-from ..option_values import check_field
-from ..options import Options
+from ..options import Options, check_field
 from ..temp_tables import Strings
 from .one_file import BYTES_PER_JOB, SetFile
 

@@ -54,7 +54,7 @@ LAYERS = {
         ".",
     ),
     "converters": (
-        "report temp_tables option_values",
+        "report temp_tables",
         "options",
         "check_options",
         "encode",
