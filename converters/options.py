@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict
 
 from asyncreader.errors import ParamsError
-from asyncreader.formats.packed import Encoding
+from asyncreader.formats.packed import Encoding, is_field_name
 from asyncreader.params import READ_BY, ReaderParams, reading_params
 from asyncreader.params.declare import declared, parameter, worked_out
 from asyncreader.params.reader import READ_BY, ReaderParams
@@ -29,29 +29,35 @@ def _path(value: Any) -> str:
     return checks.path_text(os.fsdecode(os.fspath(value)))  # bytes: a path need not be text
 
 
+def _local(path: str) -> str | None:
+    """An absolute path, also of a file:// URL; None for other URLs."""
+    from asyncreader.sources.urls import absolute, is_url, local_path
+
+    local = local_path(path) if is_url(path) else path
+    return None if local is None else absolute(local)
+
+
 def _path_or_url(value: Any) -> str:
     """An absolute path, or a store's URL; file:// becomes a path. ParamsError for other URLs."""
-    from asyncreader.sources.urls import absolute, is_url, local_path, location_of
+    from asyncreader.sources.urls import location_of
 
     path = _path(value)
-    local = local_path(path) if is_url(path) else path
-    if local is None:
+    if (local := _local(path)) is None:
         location_of(path)  # ParamsError for a malformed URL or secrets in it
-    return path if local is None else absolute(local)
+    return local or path
 
 
 def _target(value: Any) -> str:
-    from asyncreader.sources.urls import absolute, is_url, local_path, without_secrets
+    from asyncreader.sources.urls import without_secrets
 
     path = _path(value)
-    local = local_path(path) if is_url(path) else path
-    if local is None:
+    if (local := _local(path)) is None:
         raise ParamsError(
             "the target must be on a disk, not a URL",
             found=without_secrets(path),
             hint="convert to a folder, and upload that with the store's own tools",
         )
-    return absolute(local)
+    return local
 
 
 def size_of(value: Any) -> tuple[int, int] | int:
@@ -88,8 +94,6 @@ def read_of(value: Any) -> ReaderParams | None:
 
 def check_field(name: object) -> None:
     """ParamsError for a name that no field can have."""
-    from asyncreader.formats.packed import is_field_name
-
     if not isinstance(name, str) or not is_field_name(name):
         raise ParamsError(
             "not a valid name of a field",

@@ -85,7 +85,8 @@ class DatasetSamples(Samples):
             self.numbers = subset_numbers(chosen, facts.count)
             self.count = self.numbers.size
         stored = spec.encoding if spec.encoding in ENCODINGS else "original"
-        self._rows = _is_rows(options, self._source.first)
+        asked = options.size is not None or options.encoding not in (None, "raw")
+        self._rows = not (asked or options.channels) and _are_numbers(self._source.first)
         encoded = spec.encoded or self._rows
         self._axes = None if encoded else _pixel_axes(self._source.first)
         grey = spec.axes is None and not encoded
@@ -96,8 +97,8 @@ class DatasetSamples(Samples):
         other_channels = self.channels != (1 if grey else spec.image_shape()[2])
         # planes that are stored are copied: encoding them again would only lose
         same = encoding == stored == YUV420
-        asked = (None if same else options.encoding, options.size, options.quality)
-        changed = other_channels or bits != mine or any(option is not None for option in asked)
+        given = (None if same else options.encoding, options.size, options.quality)
+        changed = other_channels or bits != mine or any(option is not None for option in given)
         if encoding == "original":
             check_original(options, spec.encoding)
             # in a set that others packed, images may be damaged or differ in size: check each
@@ -190,7 +191,12 @@ class DatasetSamples(Samples):
         if self._rows:
             return _numbers(self._source.first, self._inspector.pixels(record))
         if self._axes is not None:
-            return self._from_pixels(self._inspector.pixels(record), self._axes, hold)
+            pixels = self._inspector.pixels(record)
+            hold(pixels.nbytes)
+            # grey images may lack the axis of channels
+            pixels = pixels.transpose(self._axes) if pixels.ndim == 3 else pixels[:, :, None]
+            recipe = self._recipe
+            return hashed_pixels(pixels) if recipe is None else recipe.from_pixels(pixels)
         data = self._inspector.bytes(record)
         hold(len(data))
         if self._recipe is not None:
@@ -202,12 +208,6 @@ class DatasetSamples(Samples):
             None if stored.shape is None else (stored.shape[0], stored.shape[1], stored.channels)
         )
         return hashed(data, shape, stored.dtype.name, self.channels)
-
-    def _from_pixels(self, stored: Array, axes: tuple[int, ...], hold: Hold) -> FieldBlock:
-        hold(stored.nbytes)
-        # grey images may lack the axis of channels
-        pixels = stored.transpose(axes) if stored.ndim == 3 else stored[:, :, None]
-        return hashed_pixels(pixels) if self._recipe is None else self._recipe.from_pixels(pixels)
 
     def name(self, number: int) -> tuple[Any, str]:
         record, path = self.at(number), self.paths[0]
@@ -338,16 +338,13 @@ def check_original(options: Options, stored: str) -> None:
 
 
 def files_digest(index: SetIndex) -> str:
-    """Of names, sizes and times of the files that a set lies in, as they are now; of objects in a
-    store, as they were when it was opened."""
+    """Of names, sizes and times of the files, or objects in a store, that a set lies in, as they
+    were when it was opened."""
     state = xxhash.xxh3_128()
     for ref in _files(index):
-        if isinstance(ref, LocalFile):
-            facts = os.stat(ref.path)
-            state.update(os.fsencode(ref.path) + b"\0")
-            state.update(f"{facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns}".encode())
-        else:
-            state.update(f"{ref!r}\0".encode("utf-8", "surrogateescape"))
+        # the numbers of a disk and of a file on it may be others after a restart
+        known = (ref.path, ref.identity[2:]) if isinstance(ref, LocalFile) else ref
+        state.update(f"{known!r}\0".encode("utf-8", "surrogateescape"))
     return state.hexdigest()
 
 
@@ -397,13 +394,6 @@ def _numbers(part: Source, values: Array) -> FieldBlock:
 def _is_deep(spec: SampleSpec) -> bool:
     """Whether values have 16 bits, of either byte order."""
     return spec.dtype.kind == "u" and spec.dtype.itemsize == 2
-
-
-def _is_rows(options: Options, part: Source) -> bool:
-    """Whether the samples are copied as rows of numbers. ParamsError for what only images take,
-    and FormatError from others for the rest."""
-    asked = options.size is not None or options.encoding not in (None, "raw") or options.channels
-    return not asked and _are_numbers(part)
 
 
 def _pixel_axes(source: Source) -> tuple[int, int, int]:
