@@ -371,12 +371,11 @@ def _are_numbers(part: Source) -> bool:
         return False
     if spec.ragged:
         return spec.dtype.newbyteorder("=").name in fmt.NUMBER_DTYPES
-    deep = _is_deep(spec)
-    grey = spec.axes is None and len(spec.shape) == 2 and not ours
-    channels = 1 if grey or spec.flat else spec.shape[-1] if spec.axes is not None else 0
-    plain = spec.dtype.newbyteorder("=").name
-    picture = channels in (1, 3) and (plain == "uint8" or (deep and channels == 1))
-    return not picture and plain in fmt.NUMBER_DTYPES
+    if spec.flat:
+        image = spec.dtype == np.uint8 or _is_deep(spec)
+    else:
+        image = _image_axes(spec) is not None and not (ours and spec.axes is None)
+    return not image and spec.dtype.newbyteorder("=").name in fmt.NUMBER_DTYPES
 
 
 def _stored_as(part: Source) -> str:
@@ -396,21 +395,22 @@ def _is_deep(spec: SampleSpec) -> bool:
     return spec.dtype.kind == "u" and spec.dtype.itemsize == 2
 
 
-def _pixel_axes(source: Source) -> tuple[int, int, int]:
-    """How to transpose a stored row to (H, W, C)."""
+def _image_axes(spec: SampleSpec) -> tuple[int, ...] | None:
+    """How to transpose a stored row to (H, W, C); None of what is no image that is packed."""
+    deep = _is_deep(spec)
+    if spec.axes is None:
+        grey = not spec.ragged and len(spec.shape or ()) == 2
+        return (0, 1, 2) if grey and (deep or spec.dtype == np.uint8) else None
+    channels = (1,) if deep else (1, 3) if spec.dtype == np.uint8 else ()
+    known = spec.image_shape()[2] in channels
+    return tuple(map(spec.axes.index, "HWC")) if known else None
+
+
+def _pixel_axes(source: Source) -> tuple[int, ...]:
+    """How to transpose a stored row to (H, W, C); FormatError of what is no image."""
     stored = source.spec
-    deep = _is_deep(stored)
-    known = stored.dtype == np.uint8 or (deep and stored.image_shape()[2] == 1)
-    if (
-        stored.axes is None
-        and not stored.ragged
-        and len(stored.shape or ()) == 2
-        and (known or deep)
-    ):
-        return 0, 1, 2
-    if stored.axes is not None and known and stored.image_shape()[2] in (1, 3):
-        high, wide, channel = (stored.axes.index(letter) for letter in "HWC")
-        return high, wide, channel
+    if (axes := _image_axes(stored)) is not None:
+        return axes
     images = "8-bit grey or RGB images, or 16-bit grey ones"
     hint = NAME_AXES if stored.axes is None and len(stored.shape or ()) == 3 else None
     if isinstance(source.index.storage, SparseRows):
