@@ -84,10 +84,6 @@ class Hdf5File:
         self.reserve(0)
         return self._h5
 
-    def handle(self) -> Any:
-        """HDF5's handle, opened if it is not yet."""
-        return self.open() if self._h5 is None else self._h5
-
     def reserve(self, size: int) -> None:
         """Make sure that HDF5 can write ``size`` more bytes."""
         self.extent.reserve(self._h5.get_filesize() + size + MARGIN)
@@ -123,18 +119,22 @@ class Hdf5File:
 
     def names(self, name: str, count: int, longest: int, values: Iterator[bytes]) -> None:
         """A compressed data set of ``count`` byte strings, as long as the ``longest``."""
-        rows = max(1, min(count, (1 << 16) // longest))
-        plan = creation_properties()
-        plan.set_chunk((rows,))
-        plan.set_deflate(LEVEL)
-        dtype = h5t.py_create(np.dtype(f"S{longest}"))
-        self.reserve(0)
-        dataset = h5d.create(self._h5, name.encode(), dtype, h5s.create_simple((count,)), dcpl=plan)
+        rows, dtype = max(1, min(count, (1 << 16) // longest)), np.dtype(f"S{longest}")
+        dataset = self.chunked(name, dtype, h5s.create_simple((count,)), (rows,))
         for start in range(0, count, rows):
-            block = np.array(list(itertools.islice(values, rows)), f"S{longest}")
+            block = np.array(list(itertools.islice(values, rows)), dtype)
             data = zlib.compress(block.tobytes().ljust(rows * longest, b"\0"), LEVEL)
             self.chunk(dataset, (start,), data)
         dataset.flush()
+
+    def chunked(self, name: str, dtype: np.dtype[Any], space: Any, chunk: tuple[int, ...]) -> Any:
+        """A data set in compressed chunks, of which none is written yet."""
+        plan = creation_properties()
+        plan.set_chunk(chunk)
+        plan.set_deflate(LEVEL)
+        file = self.open() if self._h5 is None else self._h5
+        self.reserve(0)
+        return h5d.create(file, name.encode(), h5t.py_create(dtype), space, dcpl=plan)
 
     def chunk(self, dataset: Any, offset: tuple[int, ...], data: bytes) -> None:
         """One chunk, compressed already."""
@@ -284,7 +284,6 @@ class ChunkedData(FieldData):
     def __init__(self, file: Hdf5File, name: str, chunk: int, jobs: int) -> None:
         self._file = file
         self._name = name
-        self._dtype: np.dtype[Any] = np.dtype(np.uint8)
         self._chunk = chunk
         self._jobs = jobs
         self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="asyncreader-gzip")
@@ -295,15 +294,11 @@ class ChunkedData(FieldData):
         self._written = 0
         self._dataset: Any = None
         self._row: tuple[int, ...] = ()
-        self._depth = 1
+        self._row_bytes = self._depth = 1
 
     def append(self, sample: FieldBlock) -> None:
         if self._dataset is None:
-            assert sample.shape is not None
-            self._dtype = np.dtype(sample.dtype).newbyteorder("<")
-            if sample.lengths is not None:
-                self._chunk = max(self._chunk, VALUES_BYTES // self._bytes(sample.shape))
-            self._create(sample.shape)
+            self._create(sample)
         at, end = 0, len(sample.data)
         while at < end:
             part = bytes(sample.data[at : at + self._size - self._held_bytes])
@@ -313,8 +308,13 @@ class ChunkedData(FieldData):
             if self._held_bytes == self._size:
                 self._begin()
 
-    def _create(self, row: tuple[int, ...]) -> None:
-        self._size = size = self._chunk * self._bytes(row)
+    def _create(self, sample: FieldBlock) -> None:
+        row, dtype = sample.shape, np.dtype(sample.dtype).newbyteorder("<")
+        assert row is not None
+        self._row, self._row_bytes = row, math.prod(row) * dtype.itemsize
+        if sample.lengths is not None:
+            self._chunk = max(self._chunk, VALUES_BYTES // self._row_bytes)
+        self._size = size = self._chunk * self._row_bytes
         if size > MAX_CHUNK:
             raise SourceError(
                 "a chunk would be too large for HDF5",
@@ -323,22 +323,14 @@ class ChunkedData(FieldData):
                 expected=f"at most {MAX_CHUNK} bytes",
                 hint="choose a smaller chunk",
             )
-        self._row = row
         self._depth = max(1, min(2 * self._jobs, PENDING_BYTES // size))
-        plan = creation_properties()
-        plan.set_chunk((self._chunk, *row))
-        plan.set_deflate(LEVEL)
         space = h5s.create_simple((0, *row), (h5s.UNLIMITED, *row))
-        handle, kind = self._file.handle(), h5t.py_create(self._dtype)
-        self._dataset = h5d.create(handle, self._name.encode(), kind, space, dcpl=plan)
-
-    def _bytes(self, row: tuple[int, ...]) -> int:
-        return math.prod(row) * self._dtype.itemsize
+        self._dataset = self._file.chunked(self._name, dtype, space, (self._chunk, *row))
 
     def _begin(self) -> None:
         """Start compressing a chunk; write the oldest when enough are pending."""
         held, self._held = self._held, []
-        self._begun += self._held_bytes // self._bytes(self._row)
+        self._begun += self._held_bytes // self._row_bytes
         self._held_bytes = 0
         work = partial(_compressed, held, self._size)
         self._pending.append((self._begun, submit(self._pool, work)))
