@@ -170,7 +170,6 @@ class AddedLabels:
                 expected=f"0 to {len(classes) - 1}, -1 for no class, or a name",
                 hint="cast labels that are numbers of classes: label.astype(int)",
             )
-        self._dtype: np.dtype[Any] = np.dtype(np.float64 if real else np.int64)
         self._rows = Numbers("d" if real else "q", self._width)
         self.kind = "class" if self._text or classes is not None else "values"
 
@@ -183,19 +182,20 @@ class AddedLabels:
         else:
             self.add_many([label] if isinstance(label, str) else as_array(label, "the label")[None])
 
-    def add_many(self, labels: object) -> int:
-        """Add labels (n,) or (n, L), or n texts; returns n."""
+    def add_many(self, labels: object) -> None:
+        """Add labels (n,) or (n, L), or n texts."""
         if self._text:
-            return self._add_names(labels)
+            self._add_names(labels)
+            return
         table = as_array(labels, "labels")
         count = len(table) if table.ndim else 0
         rows = table.reshape(count, -1) if count else table
-        kinds = "bui" + self._dtype.kind
-        if not count or rows.shape[1] != self._width or rows.dtype.kind not in kinds:
+        dtype = self._rows.dtype
+        if not count or rows.shape[1] != self._width or rows.dtype.kind not in "bui" + dtype.kind:
             raise ParamsError(
                 "a label differs from the first one",
                 found=f"shape {table.shape[1:]}, {table.dtype}",
-                expected=f"{self._width} of {self._dtype}",
+                expected=f"{self._width} of {dtype}",
                 hint=_AS_FIELD,
             )
         if rows.dtype == np.uint64 and bool((rows > np.uint64(2**63 - 1)).any()):
@@ -205,9 +205,8 @@ class AddedLabels:
             if wrong.any():
                 raise self._unknown(rows[wrong][0])
         self._rows.extend(rows)
-        return count
 
-    def _add_names(self, labels: object) -> int:
+    def _add_names(self, labels: object) -> None:
         names = labels.tolist() if isinstance(labels, np.ndarray) else labels
         if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
             raise ParamsError("a label that is not text, as the first one is", found=labels)
@@ -217,7 +216,6 @@ class AddedLabels:
             if "\0" in name:
                 raise ParamsError("a label with a NUL character cannot be stored", found=name)
             self._rows.append(self._numbers.setdefault(str(name), len(self._numbers)))
-        return len(names)
 
     def _unknown(self, label: object) -> ParamsError:
         return ParamsError(
