@@ -13,10 +13,9 @@ import mmap
 import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO, Any, Final, Protocol, TypeAlias
+from typing import IO, Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from asyncreader.system.array_types import Array, Int64
 from asyncreader.system.memory import aligned_empty
@@ -32,16 +31,6 @@ ROWS: Final = 1 << 16
 
 #: Bytes of a table that stay in memory, or are written to its file together: a million numbers.
 HELD: Final = 8 << 20
-
-
-class LabelTable(Protocol):
-    """Labels (N, L), int64 or float64: an array, or what reads its rows when they are asked for."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def dtype(self) -> npt.DTypeLike: ...
-    def __getitem__(self, numbers: Any, /) -> Array: ...
 
 
 def _temporary() -> IO[bytes]:
@@ -218,7 +207,7 @@ def spooled(parts: Iterable[Array]) -> Array:
     return table.rows().reshape(-1, table.width)
 
 
-def gathered(table: LabelTable, numbers: Int64) -> Array:
+def gathered(table: Array, numbers: Int64) -> Array:
     """The rows of a table (n, L) that have these numbers; large ones are on disk."""
     return spooled(table[numbers[part]] for part in blocks(numbers.size))
 

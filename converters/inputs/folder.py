@@ -31,7 +31,7 @@ from asyncreader.errors import (
 from asyncreader.formats.packed import DATA
 from asyncreader.pixels import codec
 from asyncreader.pixels.codec.masks import decode_values
-from asyncreader.system.array_types import Array, Int64
+from asyncreader.system.array_types import Int64
 from asyncreader.system.text import some
 
 from ..check_options import check_encoding
@@ -192,8 +192,6 @@ class Listing(Samples):
     Raises SampleError (with ``source_path``) for the first image that must not be
     opened, unless ``skip_bad``; SourceError for errors of the whole set.
     """
-
-    labels: Array | None
 
     def __init__(
         self,

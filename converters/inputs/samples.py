@@ -19,11 +19,11 @@ from xxhash import xxh3_64_intdigest
 from asyncreader.errors import ParamsError, SampleError
 from asyncreader.formats.packed import DATA, digest
 from asyncreader.sources.subset import split_counts, split_rows
-from asyncreader.system.array_types import Float64, Int64, UInt64
+from asyncreader.system.array_types import Array, Float64, Int64, UInt64
 
 from ..encode import Block, Hold
 from ..options import Options
-from ..temp_tables import LabelTable, PathOf, gathered
+from ..temp_tables import PathOf, gathered
 
 #: Samples that one thread takes at a time where each is only read and checked.
 RUN: Final = 16
@@ -68,7 +68,8 @@ class Samples:
     #: None: all of the source.
     numbers: Int64 | None = None
     label_kind = "none"
-    labels: LabelTable | None = None
+    #: Labels (N, L), int64 or float64: an array, or what reads its rows when they are asked for.
+    labels: Array | None = None
     #: Names of the classes by number; None where the labels have none.
     classes: tuple[str, ...] | None = None
     #: Of the labels of a sample; empty where they have none.

@@ -23,7 +23,7 @@ from asyncreader.system.array_types import Array, Int64, UInt64
 from ..encode import Block, FieldBlock
 from ..inputs.samples import Samples
 from ..options import Options
-from ..temp_tables import LabelTable, Numbers, PathOf, blocks, spooled
+from ..temp_tables import Numbers, PathOf, blocks, spooled
 from .disk import ENTRY, free_bytes, full_error, is_full, reported
 from .hdf5_writer import ChunkedData, ContiguousData, FieldData, Hdf5File, SpooledData
 
@@ -163,7 +163,7 @@ def tables_of(
     return Tables(meta.sealed(), labels, None if splits is None else splits.rows, fields)
 
 
-def _stored_labels(table: LabelTable, count: int) -> Array:
+def _stored_labels(table: Any, count: int) -> Array:
     if isinstance(table, np.ndarray):
         return np.ascontiguousarray(table)
     return spooled(table[part] for part in blocks(count))
