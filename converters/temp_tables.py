@@ -139,7 +139,6 @@ class Strings:
         self._bytes = _Bytes()
         self._blob: mmap.mmap | memoryview | None = None
         self.count = 0
-        self.longest = 0
 
     @classmethod
     def of(cls, texts: Iterable[bytes]) -> Strings:
@@ -162,7 +161,6 @@ class Strings:
         self._bytes.write(text)
         self._ends.append(self._bytes.size)
         self.count += 1
-        self.longest = max(self.longest, len(text))
 
     def freeze(self) -> Strings:
         """No string is added any more; any thread may read it."""

@@ -254,7 +254,16 @@ class Pieces:
             found = _NAME.fullmatch(name)
             if found is not None:
                 self._kind, self._next = found[1], int(found[2]) + 1
-                self._take_kept(os.path.join(self._folder, name))
+                path = os.path.join(self._folder, name)
+                try:
+                    self._take(path)
+                except (SourceError, FormatError) as exc:
+                    raise SourceError(
+                        "a file of samples that an interrupted run has finished cannot be read",
+                        path=path,
+                        found=str(exc),
+                        hint="remove that file to add its samples again",
+                    ) from exc
         self._kept = self._keys
 
     def check_kind(self, kind: str) -> None:
@@ -285,19 +294,6 @@ class Pieces:
         self._paths[-1] = os.path.join(self._folder, name)
         os.rename(self.path, self._paths[-1])
         sync(self._folder)
-
-    def _take_kept(self, path: str) -> None:
-        """Add the keys of a file that an interrupted run has finished. SourceError for one that
-        cannot be read."""
-        try:
-            self._take(path)
-        except (SourceError, FormatError) as exc:
-            raise SourceError(
-                "a file of samples that an interrupted run has finished cannot be read",
-                path=path,
-                found=str(exc),
-                hint="remove that file to add its samples again",
-            ) from exc
 
     def _take(self, path: str) -> None:
         """Add a file, and its keys. ParamsError for one that another sample has."""
