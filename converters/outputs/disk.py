@@ -32,6 +32,9 @@ _UNABLE: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _BUFFER: Final = 1 << 20
 _SMALL: Final = 1 << 16
 
+#: What errors say of a write that fails.
+_NOT_WRITTEN: Final = "the target cannot be written"
+
 #: The end of a hint, where nothing was left.
 NOTHING_LEFT: Final = "nothing was left behind"
 
@@ -77,14 +80,16 @@ def no_temporary_space() -> SourceError:
 
 
 @contextlib.contextmanager
-def reported(target: str, folder: str, what: str | None = None) -> Iterator[None]:
-    """While small files of ``target`` are written or renamed in ``folder``: a full disk is reported
-    by :func:`full_error`, other errors of the system as ``what``, or as they are without it."""
+def reported(
+    target: str, folder: str, what: str | None = None, needed: int = ENTRY
+) -> Iterator[None]:
+    """While files of ``target`` are written or renamed in ``folder``: a full disk is reported by
+    :func:`full_error`, other errors of the system as ``what``, or as they are without it."""
     try:
         yield
     except OSError as exc:
         if is_full(exc) and not isinstance(exc, SourceError):
-            raise full_error(target, folder, ENTRY, exc) from exc
+            raise full_error(target, folder, needed, exc) from exc
         if what is None or isinstance(exc, SourceError):
             raise
         raise SourceError(what, path=target, found=exc.strerror) from exc
@@ -134,10 +139,8 @@ class Extent:
     def _write(self, data: memoryview) -> None:
         self.reserve(self._at + len(data))
         while data:
-            try:
+            with reported(self._target, self._folder, _NOT_WRITTEN, len(data)):
                 done = os.pwrite(self.file, data, self._at)
-            except OSError as exc:
-                raise self._failed(exc, len(data)) from exc
             self._at += done
             data = data[done:]
 
@@ -147,30 +150,20 @@ class Extent:
             files.begin_sync(self.file, self._begun)
             self._begun = self._at
 
-    def _failed(self, error: OSError, needed: int) -> SourceError:
-        if is_full(error):
-            return full_error(self._target, self._folder, needed, error)
-        what = "the target cannot be written"
-        return SourceError(what, path=self._target, found=error.strerror)
-
-    def reserve(self, end: int) -> None:
+    def reserve(self, end: int, some_more: bool = True) -> None:
         """Make sure that the file can be written up to ``end``."""
         if end <= self._reserved:
             return
-        # Some more if there is space for it, else exactly what is needed.
-        ahead = min(max(end // 8, LEAST_AHEAD), MOST_AHEAD)
-        for wanted in (end + ahead, end):
-            try:
-                if not files.reserve(self.file, self._reserved, wanted - self._reserved):
-                    break  # as on file systems that cannot
-            except OSError as exc:
-                if exc.errno in _UNABLE:
-                    break
-                if wanted == end or not is_full(exc):
-                    raise self._failed(exc, end - self._reserved) from exc
-            else:
-                self._reserved = wanted
-                break
+        ahead = min(max(end // 8, LEAST_AHEAD), MOST_AHEAD) if some_more else 0
+        try:  # False, or such an error, of file systems that cannot
+            if files.reserve(self.file, self._reserved, end + ahead - self._reserved):
+                self._reserved = end + ahead
+        except OSError as exc:
+            if ahead and is_full(exc):
+                self.reserve(end, some_more=False)
+            elif exc.errno not in _UNABLE:
+                with reported(self._target, self._folder, _NOT_WRITTEN, end - self._reserved):
+                    raise
 
     def read(self, start: int, size: int) -> bytes:
         """Bytes that were written (and flushed)."""
