@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Final
 
-from asyncreader.errors import SourceError
+from asyncreader.errors import AsyncReaderError, SourceError
 from asyncreader.system import files
 from asyncreader.system.files import free_bytes as free_bytes
 
@@ -81,18 +81,25 @@ def no_temporary_space() -> SourceError:
 
 @contextlib.contextmanager
 def reported(
-    target: str, folder: str, what: str | None = None, needed: int = ENTRY
+    target: str,
+    folder: str,
+    what: str | None = None,
+    needed: int = ENTRY,
+    errors: type[Exception] = OSError,
 ) -> Iterator[None]:
-    """While files of ``target`` are written or renamed in ``folder``: a full disk is reported by
-    :func:`full_error`, other errors of the system as ``what``, or as they are without it."""
+    """While files of ``target`` are written or renamed in ``folder``: of such ``errors`` a full
+    disk is reported by :func:`full_error`, others as ``what``, or as they are without it."""
     try:
         yield
-    except OSError as exc:
-        if is_full(exc) and not isinstance(exc, SourceError):
+    except (AsyncReaderError, AssertionError, MemoryError):
+        raise
+    except errors as exc:
+        if is_full(exc):
             raise full_error(target, folder, needed, exc) from exc
-        if what is None or isinstance(exc, SourceError):
+        if what is None:
             raise
-        raise SourceError(what, path=target, found=exc.strerror) from exc
+        found = getattr(exc, "strerror", None) or str(exc)
+        raise SourceError(what, path=target, found=found) from exc
 
 
 def check_space(target: str, folder: str, needed: int) -> None:

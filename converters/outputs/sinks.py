@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import lmdb
 import numpy as np
 
-from asyncreader.errors import AsyncReaderError, FormatError, SourceError
+from asyncreader.errors import FormatError, SourceError
 from asyncreader.formats import packed as fmt
 from asyncreader.system.array_types import Array, Int64, UInt64
 
@@ -24,7 +24,7 @@ from ..encode import Block, FieldBlock
 from ..inputs.samples import Samples
 from ..options import Options
 from ..temp_tables import Numbers, PathOf, blocks, spooled
-from .disk import ENTRY, free_bytes, full_error, is_full, reported
+from .disk import free_bytes, full_error, is_full, reported
 from .hdf5_writer import ChunkedData, ContiguousData, FieldData, Hdf5File, SpooledData
 
 
@@ -190,7 +190,7 @@ class Hdf5Sink:
     def __init__(self, path: str, target: str, options: Options, samples: Samples) -> None:
         self._target = target
         self._folder = os.path.dirname(path)
-        with _translated(target, self._folder):
+        with self._reported():
             self._file = Hdf5File(path, target)
             self._fields: list[FieldData] = []
             for name in samples.fields:
@@ -204,13 +204,13 @@ class Hdf5Sink:
 
     def append(self, sample: Block) -> None:
         """Add the next record, or several, whose bytes may change as soon as this returns."""
-        with _translated(self._target, self._folder):
+        with self._reported():
             for field, values in zip(self._fields, sample, strict=True):
                 field.append(values)
 
     def finish(self, tables: Tables) -> None:
         file, (first, *others) = self._file, tables.fields
-        with _translated(self._target, self._folder):
+        with self._reported():
             self._fields[0].finish(*first.data())
             for field, found in zip(self._fields[1:], others, strict=True):
                 field.finish(*found.data())
@@ -233,24 +233,16 @@ class Hdf5Sink:
             count, longest = field.checksums.size, max(map(len, field.paths()))
             self._file.names(field.name(fmt.PATHS), count, longest, field.paths())
 
+    def _reported(self) -> contextlib.AbstractContextManager[None]:
+        """h5py raises OSError, RuntimeError, ValueError and others."""
+        what = "HDF5 cannot write the target"
+        return reported(self._target, self._folder, what, errors=Exception)
+
     def abandon(self) -> None:
         fields = (field.abandon for field in self._fields)
         for close in (self._file.write_nowhere, *fields, self._file.abandon):
             with contextlib.suppress(Exception):
                 close()
-
-
-@contextlib.contextmanager
-def _translated(target: str, folder: str) -> Iterator[None]:
-    """Turn h5py's errors (OSError, RuntimeError, ValueError and others) into SourceError."""
-    try:
-        yield
-    except (AsyncReaderError, AssertionError, MemoryError):
-        raise
-    except Exception as exc:
-        if is_full(exc):
-            raise full_error(target, folder, ENTRY, exc) from exc
-        raise SourceError("HDF5 cannot write the target", path=target, found=str(exc)) from exc
 
 
 # -- LMDB ----------------------------------------------------------------------------------------
