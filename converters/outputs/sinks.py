@@ -289,13 +289,11 @@ class LmdbSink:
             self._env = lmdb.open(
                 path,
                 map_size=first_map,
-                subdir=True,
                 mode=0o666,
                 lock=False,
                 sync=False,
                 metasync=False,
                 writemap=False,
-                meminit=True,
                 max_dbs=6 + 3 * len(samples.fields),
             )
         self._fields = [self._named(name) for name in samples.fields]
