@@ -90,7 +90,9 @@ class DatasetSamples(Samples):
         encoded = spec.encoded or self._rows
         self._axes = None if encoded else _pixel_axes(self._source.first)
         grey = spec.axes is None and not encoded
-        mine = _bits_of(self._source)
+        # of grey images; None where the headers of files say it one by one
+        unknown = spec.encoded and not spec.narrow
+        mine = 16 if spec.dtype.itemsize == 2 else None if unknown else 8
         bits = options.bits or mine
         self.channels = options.channels or (1 if grey or bits == 16 else spec.image_shape()[2])
         encoding = options.encoding or stored
@@ -256,14 +258,6 @@ class _Other:
             order = tuple(stored.axes.index(letter) for letter in "HWC")
             values = inspector.pixels(record).transpose(order)
         return stored_values(self.name, values, full, self.recipe)
-
-
-def _bits_of(source: OpenSet) -> int | None:
-    """Bits of the grey images in a packed set; None where their headers say it one by one."""
-    spec = source.spec
-    if spec.dtype.itemsize == 2:
-        return 16
-    return None if spec.encoded and not spec.narrow else 8
 
 
 def _others(source: OpenSet, options: Options, recipe: Recipe, same: bool) -> tuple[_Other, ...]:

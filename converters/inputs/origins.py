@@ -482,7 +482,8 @@ class StoreFolder:
         return self.look_up([path])[0] is not None
 
     def look_up(self, paths: Sequence[bytes]) -> list[Found | None]:
-        good = [path for path in paths if _is_text(path)]
+        # names in a store are UTF-8
+        good = [path for path in paths if path.decode("utf-8", "ignore").encode() == path]
         versions = self._objects.versions(self._location, list(map(self._at, good)))
         there = {
             path: Found(path, stamp=version.to_bytes())
@@ -537,15 +538,6 @@ class StoreFolder:
         self._objects.close()
         with self._lock:
             self._requested.clear()
-
-
-def _is_text(path: bytes) -> bool:
-    """Whether a name can be one in a store: those are UTF-8."""
-    try:
-        path.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _words(version: Version) -> str:
