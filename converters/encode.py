@@ -318,9 +318,6 @@ def with_restarts(data: bytes) -> bytes | None:
 
 def make_recipe(options: Options, encoding: str, channels: int, bits: int | None) -> Recipe:
     """What is done to each image."""
-    restarts = options.restarts
-    if restarts is None:
-        restarts = encoding == "jpeg"
     return Recipe(
         encoding=encoding,
         channels=channels,
@@ -329,7 +326,7 @@ def make_recipe(options: Options, encoding: str, channels: int, bits: int | None
         resize=options.resize,
         quality=options.quality or QUALITY,
         check_decode=options.check_decode,
-        restarts=restarts,
+        restarts=encoding == "jpeg" if options.restarts is None else options.restarts,
     )
 
 

@@ -245,7 +245,12 @@ class Listing(Samples):
                 name = self._class(found.path, names, folders, meant or classes is None)
             self._append(found)
             if names is not None and not names.add(name):
-                raise self._unknown(found.path, name, len(names.names))
+                raise FormatError(
+                    "an unknown class",
+                    source_path=self.tree.shown(found.path),
+                    found=repr(name),
+                    expected=f"one of the {len(names.names)} names given by classes",
+                )
         if names is not None:
             if plain and classes is None:
                 if not meant:
@@ -264,7 +269,14 @@ class Listing(Samples):
     def _class(self, path: bytes, names: Numbered, folders: ClassFolders, any_name: bool) -> str:
         """The class of an image: its first folder."""
         if b"/" not in path:
-            raise self._without_class(path)
+            raise FormatError(
+                "an image lies next to the class folders, so it has no class"
+                if self.tree.has_folders()
+                else "the folder is flat: its images have no class",
+                source_path=self.tree.shown(path),
+                expected="one folder for each class",
+                hint="give labels (--labels CSV) or no_labels (--no-labels), or move the files",
+            )
         top = path.split(b"/", 1)[0]
         name = _name(top)
         if not any_name and is_part(top) and name not in names.names:
@@ -336,24 +348,6 @@ class Listing(Samples):
         path = found.path
         self.skipped.append((sort_key(path), os.fsdecode(path), found.problem))
         return False
-
-    def _without_class(self, path: bytes) -> FormatError:
-        return FormatError(
-            "an image lies next to the class folders, so it has no class"
-            if self.tree.has_folders()
-            else "the folder is flat: its images have no class",
-            source_path=self.tree.shown(path),
-            expected="one folder for each class",
-            hint="give labels (--labels CSV) or no_labels (--no-labels), or move the files",
-        )
-
-    def _unknown(self, path: bytes, name: str, known: int) -> FormatError:
-        return FormatError(
-            "an unknown class",
-            source_path=self.tree.shown(path),
-            found=repr(name),
-            expected=f"one of the {known} names given by classes",
-        )
 
     def _complete(self) -> None:
         """All images are listed."""
