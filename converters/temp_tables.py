@@ -33,10 +33,6 @@ ROWS: Final = 1 << 16
 HELD: Final = 8 << 20
 
 
-def _temporary() -> IO[bytes]:
-    return tempfile.TemporaryFile(buffering=0, prefix="asyncreader-")
-
-
 class _Bytes:
     """The bytes of a table: in memory, or in a file when there are more than ``HELD``.
 
@@ -56,15 +52,15 @@ class _Bytes:
         """Add some at the end."""
         if self._room is None:
             self._room = aligned_empty((HELD,), np.uint8).data
+        self.size += len(data)
         if self._used + len(data) > HELD:
-            self._file = self._file or _temporary()
+            name = "asyncreader-"
+            self._file = self._file or tempfile.TemporaryFile(buffering=0, prefix=name)
             self._write_file(self._file, self._room[: self._used])
             self._used = 0
-        self.size += len(data)
-        if len(data) > HELD:
-            assert self._file is not None
-            self._write_file(self._file, memoryview(data))
-            return
+            if len(data) > HELD:
+                self._write_file(self._file, memoryview(data))
+                return
         start, self._used = self._used, self._used + len(data)
         self._room[start : self._used] = data
 
