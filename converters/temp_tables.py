@@ -33,6 +33,10 @@ ROWS: Final = 1 << 16
 HELD: Final = 8 << 20
 
 
+def _temporary() -> IO[bytes]:
+    return tempfile.TemporaryFile(buffering=0, prefix="asyncreader-")
+
+
 class _Bytes:
     """The bytes of a table: in memory, or in a file when there are more than ``HELD``.
 
@@ -54,8 +58,7 @@ class _Bytes:
             self._room = aligned_empty((HELD,), np.uint8).data
         self.size += len(data)
         if self._used + len(data) > HELD:
-            name = "asyncreader-"
-            self._file = self._file or tempfile.TemporaryFile(buffering=0, prefix=name)
+            self._file = self._file or _temporary()
             self._write_file(self._file, self._room[: self._used])
             self._used = 0
             if len(data) > HELD:
