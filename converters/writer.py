@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Self, Unpack
+from typing import Any, Final, Never, Self, Unpack
 
 import numpy as np
 from xxhash import xxh3_64_hexdigest
@@ -35,7 +35,7 @@ from .inputs.labels import class_names
 from .inputs.opening import open_samples
 from .options import OPTIONS, SRC, ConvertKeywords, PathLike, WriterKeywords
 from .outputs.adding import Adding, Blocks, SampleFormat
-from .outputs.disk import is_full, no_temporary_space
+from .outputs.disk import is_full, no_temporary_space, temporary_files
 from .outputs.one_file import SetFile, pack_file, progress_callback, publish_file
 from .outputs.publish import Target
 from .outputs.sharded_set import PIECE, Grown, Pieces
@@ -148,7 +148,6 @@ class Writer:
                 self._finish_piece(adding)
         except BaseException as exc:
             self._refuse(exc)
-            raise
         self._count += 1
 
     def __contains__(self, path: object) -> bool:
@@ -284,13 +283,14 @@ class Writer:
             yield
         except BaseException as exc:
             self._refuse(exc)
-            raise
 
-    def _refuse(self, error: BaseException) -> None:
+    def _refuse(self, error: BaseException) -> Never:
         self._refused = True
         if isinstance(error, ParamsError) and error.index is None:
             error.index = self._count
             error.path = error.path or self._options.dst
+        with temporary_files():
+            raise error
 
     def close(self) -> ConvertReport | None:
         """Publish the dataset and return the report. A second call does nothing. Raises ParamsError
@@ -303,7 +303,8 @@ class Writer:
                     raise SourceError(
                         "no sample was added, so there is no dataset", path=self._options.dst
                     )
-            self._finish()
+            with temporary_files():
+                self._finish()
         except BaseException as exc:
             self._end(exc)
             raise

@@ -80,6 +80,17 @@ def no_temporary_space() -> SourceError:
 
 
 @contextlib.contextmanager
+def temporary_files() -> Iterator[None]:
+    """Inside, a full disk that is told by no error of ours is that of the temporary files."""
+    try:
+        yield
+    except OSError as exc:
+        if isinstance(exc, AsyncReaderError) or not is_full(exc):
+            raise
+        raise no_temporary_space() from exc
+
+
+@contextlib.contextmanager
 def reported(
     target: str,
     folder: str,

@@ -43,7 +43,7 @@ from ..inputs.samples import Samples, Splits
 from ..options import Options
 from ..report import ConvertReport
 from ..temp_tables import blocks
-from .disk import check_space, is_full, no_temporary_space, reported
+from .disk import check_space, reported, temporary_files
 from .one_file import (
     SetFile,
     all_bad,
@@ -247,14 +247,10 @@ class ShardPacking:
         if self.options.resume:
             progress = progress_callback(self.options, self.samples)
             progress(sum(len(plan.span(number)) for number in records))
-        try:
+        with temporary_files():
             self._pack(plan, records)
             manifest, skipped = self._finish(plan, [records[n] for n in range(plan.shards)])
             notes = self._publish(manifest)
-        except OSError as exc:
-            if isinstance(exc, AsyncReaderError) or not is_full(exc):
-                raise
-            raise no_temporary_space() from exc  # other writes raise this error themselves
         rewritten = [r.rewritten for r in records.values() if r.rewritten is not None]
         return report_of(
             *(self.options, self.samples, self.begun, manifest.common),

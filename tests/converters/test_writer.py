@@ -1,6 +1,7 @@
 """Writer, and convert of samples that are no files: what was added is what is stored and served."""
 
 import contextlib
+import errno
 import gc
 import io
 import itertools
@@ -684,6 +685,25 @@ def test_memory_does_not_grow_with_the_finished_files(resumable: Callable[[], Wr
             writer.add(**row(number))
         gc.collect()
         assert sum(isinstance(one, Blocks) for one in gc.get_objects()) == 1
+
+
+@pytest.mark.parametrize("name", ["set.h5", "set"])
+def test_no_space_for_tables_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Where no space is left for temporary files, that is told, and the target is as it was."""
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(temp_tables, "HELD", 1000)
+    monkeypatch.setattr(temp_tables, "_temporary", full)
+    options: dict[str, Any] = {"shards": 2} if name == "set" else {}
+    wanted = pytest.raises(SourceError, match=r"no space for temporary files.*TMPDIR")
+    with wanted, Writer(tmp_path / name, **options) as writer:
+        for number in range(1000):
+            writer.add(**row(number))
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux alone gives parts of files back")
