@@ -120,13 +120,14 @@ def _checked(sources: tuple[str, ...], dst: PathLike, given: Mapping[str, object
             hint="add compression 'gzip' (--compression gzip)",
         )
     options = Options(sources[0], DST("dst", dst), sources, **kept)  # type: ignore[arg-type]
+    lists: dict[str, Any] = {name: getattr(options, name) or () for name in _LISTS}
     options = replace(
         options,
         format=_format(options),
         chunk=options.chunk or 1,
         jobs=options.jobs or (_JOBS_OF_RAY if options.engine == "ray" else usable_cores()),
         params=options.params and replace(options.params, path=options.src),
-        **{name: getattr(options, name) or () for name in _LISTS},
+        **lists,
     )
     _check_together(options)
     return options

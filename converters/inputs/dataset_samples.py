@@ -267,7 +267,7 @@ def _others(source: OpenSet, options: Options, recipe: Recipe, same: bool) -> tu
     found: list[_Other] = []
     for name, part in zip(source.names[1:], source.parts[1:], strict=True):
         own = name.rstrip("/").rsplit("/", 1)[-1]
-        ours = part.facts.meta is not None
+        ours = _is_ours(part)
         # masks of another program become uint16, as those of a folder do
         mask = part.spec.axes is not None and part.spec.dtype.kind in "iu" and not ours
         named = options.kinds.get(own)
@@ -351,11 +351,16 @@ def _files(index: SetIndex) -> Iterator[FileRef]:
             yield from _files(one)
 
 
+def _is_ours(part: Source) -> bool:
+    """Whether asyncreader packed all samples of a field, in one file or in several."""
+    return part.facts.meta is not None or part.index.checked == "all"
+
+
 def _are_numbers(part: Source) -> bool:
     """Whether samples are rows of numbers that can be packed as they are, and no images that
     ``convert`` packs: those have an axis of channels where asyncreader packed them. Sparse rows are
     not: written densely they take many times their space."""
-    spec, ours = part.spec, part.facts.meta is not None
+    spec, ours = part.spec, _is_ours(part)
     if (
         isinstance(part.index.storage, SparseRows)
         or spec.encoded

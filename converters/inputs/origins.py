@@ -20,10 +20,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final, TextIO, TypeAlias, Unpack
+from typing import Final, TextIO, TypeAlias
 
 from asyncreader.errors import (
-    ErrorFields,
     FormatError,
     ParamsError,
     SampleError,
@@ -103,7 +102,9 @@ def has_image_suffix(name: bytes) -> bool:
 
 
 @contextlib.contextmanager
-def errors_told(what: str, **where: Unpack[ErrorFields]) -> Iterator[None]:
+def errors_told(
+    what: str, path: str | None = None, source_path: str | None = None
+) -> Iterator[None]:
     """The system's error inside becomes a SourceError, SourceNotFoundError where nothing is there:
     ``what`` cannot be done, and where."""
     try:
@@ -112,7 +113,7 @@ def errors_told(what: str, **where: Unpack[ErrorFields]) -> Iterator[None]:
         raise
     except OSError as exc:
         kind = SourceNotFoundError if exc.errno in _ABSENT else SourceError
-        raise kind(what, **where, found=exc.strerror) from exc
+        raise kind(what, path=path, source_path=source_path, found=exc.strerror) from exc
 
 
 class Tree:

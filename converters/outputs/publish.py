@@ -39,6 +39,8 @@ _KIND: Final = {"hdf5": "an HDF5 file", "lmdb": "an LMDB folder", "shards": "a f
 _OLD: Final = "old"
 #: In the workspace: files of added samples (sharded_set.py).
 PIECES: Final = "pieces"
+#: In the workspace: the plan of shards, written when they have a folder.
+PLAN: Final = "plan.json"
 #: A second name of the old file, until the new one is on the disk.
 _LINK: Final = "link"
 
@@ -123,6 +125,7 @@ class Target:
                 self._check()
                 if not self._resume:
                     self._check_finished()
+                if not self._resume or self._has_its_name():
                     _clear(self.workspace)
         except BaseException:  # Ctrl-C too: the lock lives as long as the process
             self._leave(bool(self._finished()))  # of another run: nothing was written yet
@@ -159,6 +162,12 @@ class Target:
             if name.startswith(ADDED) and name not in known:
                 os.makedirs(self.work, exist_ok=True)
                 os.rename(os.path.join(self.path, name), os.path.join(self.work, name))
+
+    def _has_its_name(self) -> bool:
+        """Whether a run has ended between publishing its shards and clearing the workspace: what is
+        left of them can be of use no more."""
+        planned = os.path.lexists(os.path.join(self.workspace, PLAN))
+        return planned and not os.path.lexists(self.work)
 
     def _check_finished(self) -> None:
         """SourceError rather than delete the shards that an interrupted run has finished."""

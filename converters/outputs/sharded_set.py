@@ -55,7 +55,7 @@ from ..options import MOST_SHARDS, Options
 from ..temp_tables import renumbered
 from .disk import sync
 from .one_file import data_file
-from .publish import ADDED, PIECES, Target
+from .publish import ADDED, PIECES, PLAN, Target
 
 
 @dataclass(frozen=True)
@@ -158,14 +158,14 @@ class Workspace:
     def plan(self) -> str | None:
         """The plan of an interrupted run, if there was one."""
         try:
-            with open(self._path("plan.json"), encoding="ascii") as file:
+            with open(self._path(PLAN), encoding="ascii") as file:
                 return file.read()
         except FileNotFoundError:
             return None
 
     def keep_plan(self, plan: ShardPlan) -> None:
         """Write the plan, durably, before the first shard."""
-        self._write("plan.json", plan.to_json())
+        self._write(PLAN, plan.to_json())
 
     def _write(self, name: str, text: str) -> None:
         """Write a small file, whole or not at all."""

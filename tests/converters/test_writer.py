@@ -707,12 +707,13 @@ def test_no_space_for_tables_is_told(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux alone gives parts of files back")
-@pytest.mark.parametrize("kind", ["raw", "png", "lengths"])
+@pytest.mark.parametrize("kind", ["raw", "png", "lengths", "grey"])
 def test_space_is_given_back_as_samples_are_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """What is in a finished shard takes its space once. A run that ends then goes on with nothing
-    made again; with other options it is refused, and it tells that a finished shard is gone."""
+    made again; with other options it is refused, and it tells that a finished shard is gone. In how
+    many files samples are kept is not seen in the set."""
     monkeypatch.setattr("converters.writer.PIECE", 100_000)
     rows = np.random.default_rng(0).integers(0, 256, (48, 64, 64, 3), dtype=np.uint8)
     options = {"png": {"encoding": "png"}, "lengths": {"variable_length": "data"}}.get(kind, {})
@@ -724,6 +725,7 @@ def test_space_is_given_back_as_samples_are_copied(
                 if f"{number}" not in writer:
                     made.append(number)
                     sample = sample[: number + 9] if kind == "lengths" else sample
+                    sample = sample[..., 0] if kind == "grey" else sample
                     writer.add(sample, number, path=f"{number}", side=rows[0] + number)
         return made
 
@@ -740,7 +742,7 @@ def test_space_is_given_back_as_samples_are_copied(
     left = tmp_path / ".set.asyncreader-tmp"
     facts = [file.stat() for file in (left / "pieces").iterdir()]
     there = sum(one.st_blocks * 512 for one in facts) / sum(one.st_size for one in facts)
-    assert len(facts) > 4
+    assert len(facts) > 2
     assert 0.3 < there < 0.7
     with pytest.raises(SourceError, match="other sources or options"):
         run(target, shards=5)
@@ -749,6 +751,7 @@ def test_space_is_given_back_as_samples_are_copied(
     with pytest.raises(ChecksumError, match=r"given back, so remove.*to start over"):
         run(tmp_path / "gone")
     assert run(target) == []
+    monkeypatch.undo()
     run(tmp_path / "whole")
     assert files_of(target) == files_of(tmp_path / "whole")
 
