@@ -370,10 +370,10 @@ def _other_kind(path: str, kind: str) -> str | None:
 
 
 def _clear(folder: str) -> None:
-    """Remove all but the lock from a workspace."""
+    """Remove all but the lock from a workspace, the plan last: see :meth:`Target._has_its_name`."""
     with os.scandir(folder) as entries:
         others = [entry for entry in entries if entry.name != _LOCK]
-    for entry in others:
+    for entry in sorted(others, key=lambda entry: entry.name == PLAN):
         if entry.is_dir(follow_symlinks=False):
             shutil.rmtree(entry.path)
         else:
