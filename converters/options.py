@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict
 
 from asyncreader.errors import ParamsError
 from asyncreader.formats.packed import Encoding, is_field_name
-from asyncreader.params import READ_BY, ReaderParams, reading_params
 from asyncreader.params.declare import declared, parameter, worked_out
+from asyncreader.params.parse import reading_params
 from asyncreader.params.reader import READ_BY, ReaderParams
 from asyncreader.system import checks
 from asyncreader.system.checks import Check, Wrong, one_of, optional, whole

@@ -3,7 +3,7 @@ fetched and prepared, with their masks.
 
 Folders are checked as classes: parts of a set are an error, losses are noted. A mask, in a folder
 of its own, goes with the image of the same path without its suffix: ``masks/cat/1.png`` with
-``cat/1.jpg``. Its values are packed (asyncreader/pixels/codec/masks.py), cut and resized as the
+``cat/1.jpg``. Its values are packed (``codec.decode_values``), cut and resized as the
 image is, by nearest neighbour.
 """
 
@@ -30,7 +30,7 @@ from asyncreader.errors import (
 )
 from asyncreader.formats.packed import DATA
 from asyncreader.pixels import codec
-from asyncreader.pixels.codec.masks import decode_values
+from asyncreader.pixels.codec import decode_values
 from asyncreader.system.array_types import Int64
 from asyncreader.system.text import some
 

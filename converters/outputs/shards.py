@@ -31,7 +31,7 @@ from asyncreader.errors import AsyncReaderError, ParamsError, SampleError, Sourc
 from asyncreader.formats import packed as fmt
 from asyncreader.formats.manifest import Common, Manifest, Shard, file_digest
 from asyncreader.formats.packed import Encoding, FieldMeta
-from asyncreader.params import READ_BY
+from asyncreader.params.reader import READ_BY
 from asyncreader.sources import open_whole
 from asyncreader.sources.sets.joined import JoinedSource
 from asyncreader.sources.sets.shards import whole_digests
