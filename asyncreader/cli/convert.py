@@ -4,6 +4,7 @@ what was made of sample data."""
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -153,7 +154,7 @@ def _dry_run(
     with terminal.Progress("opening", quiet or as_json, plain=False) as progress:
         found = survey(src, dst, seconds=seconds, progress=progress.tell, **given)
     if as_json:
-        terminal.print_json(found.to_dict())
+        terminal.print_json(asdict(found))
         return terminal.OK
     if not quiet:
         _print_pictures(found)

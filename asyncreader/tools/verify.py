@@ -13,16 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from .. import errors
 from ..dataset import look_into
-from ..errors import (
-    DecodeError,
-    FormatError,
-    ParamsError,
-    SampleError,
-    SourceError,
-    SourceNotFoundError,
-    located,
-)
 from ..formats import packed as fmt
 from ..formats.manifest import CONTAINERS, file_digest, manifest_path, read_manifest
 from ..params.parse import reading_params
@@ -109,7 +101,7 @@ def verify_file(
     if params:
         reading_params(path, params, _READ_BY)
         if is_url(names[0]) or manifest is not None:
-            raise ParamsError(
+            raise errors.ParamsError(
                 "params say how a file that others wrote is read; a sharded dataset, or one in a "
                 "store, is checked in full without them",
                 path=names[0],
@@ -122,7 +114,7 @@ def verify_file(
     container = container_of(names[0])
     try:
         ds = look_into({**(params or {}), "path": path}, whole=not params)
-    except SourceError as exc:
+    except errors.SourceError as exc:
         return _unreadable(path, container, exc)
     with ds:
         return _verify(path, ds.source, how)
@@ -137,7 +129,7 @@ class _How:
     progress: Callable[[int, int], None]
 
 
-def _unreadable(path: str, container: str, error: SourceError) -> VerifyReport:
+def _unreadable(path: str, container: str, error: errors.SourceError) -> VerifyReport:
     """The report of a set that cannot be opened."""
     return VerifyReport(path, container, 0, 0, 0, 0, (str(error),))
 
@@ -149,7 +141,7 @@ _READ_BY: Final = tuple(name for name in READ_BY if name != "subset")
 def _verify_local_set(path: str, manifest_file: str, how: _How) -> VerifyReport:
     try:
         manifest = read_manifest(manifest_file)
-    except SourceError as exc:
+    except errors.SourceError as exc:
         return _unreadable(path, "?", exc)
     shards = LocalShards(os.path.dirname(manifest_file), manifest)
     each = EachShard(path, manifest, shards)
@@ -172,7 +164,7 @@ def _verify_url(path: str, how: _How) -> VerifyReport:
                 return _verify_set(path, path, each, lambda _: True, how)
         with look_into({"path": path}, whole=True) as ds:
             return _verify(path, ds.source, how)
-    except FormatError as exc:
+    except errors.FormatError as exc:
         return _unreadable(path, "?", exc)
 
 
@@ -197,8 +189,9 @@ def _verify_set(
             with each.open(number) as shard:
                 found = _verify(shown, shard, of_shard, before)
                 digests.add(shard)
-        except SourceError as exc:
-            if is_url(path) and not isinstance(exc, SourceNotFoundError | FormatError):
+        except errors.SourceError as exc:
+            of_shard_itself = errors.SourceNotFoundError | errors.FormatError
+            if is_url(path) and not isinstance(exc, of_shard_itself):
                 raise  # the store, not the shard
             exc.shift_record(before)
             found = _unreadable(shown, "", exc)
@@ -276,7 +269,7 @@ def _check(
 
 def _errors(
     part: Source, run: range, decode: bool, together: bool, stop: threading.Event
-) -> Iterator[tuple[int, SampleError]]:
+) -> Iterator[tuple[int, errors.SampleError]]:
     """The bad samples of a run of a field."""
     records = np.arange(run.start, run.stop)
     if together and _sums_hold(part, records):
@@ -300,15 +293,15 @@ def _errors(
             data = inspector.bytes(index)
             if not decode or not part.spec.encoded:
                 continue
-            with located(path=facts.path, index=index):
+            with errors.located(path=facts.path, index=index):
                 shape = decode_sample(data, part.spec).shape
                 if part.spec.shape not in (None, shape):
-                    raise DecodeError(
+                    raise errors.DecodeError(
                         "image of another size than the dataset declares",
                         found=shape,
                         expected=part.spec.shape,
                     )
-        except SampleError as exc:
+        except errors.SampleError as exc:
             yield index, exc
 
 
@@ -331,7 +324,7 @@ def check_paths(source: OpenSet, name: str) -> str | None:
         return None
     try:
         found = fmt.names_digest(name or b"" for name in Inspector(source.part(name)).paths())
-    except FormatError as exc:
+    except errors.FormatError as exc:
         return str(exc)
     if found == expected:
         return None
