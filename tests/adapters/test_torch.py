@@ -3,14 +3,13 @@
 import contextlib
 import json
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from child_processes import for_torchrun
+from child_processes import for_torchrun, run
 from fake_device import FakeDevice
 from fakes import packed, pictures, write_hdf5
 from frameworks import (
@@ -252,12 +251,8 @@ def test_two_ranks(tmp_path: Path, name: str) -> None:
     pytest.importorskip(name, reason=f"{name} is not installed")
     here = Path(__file__).resolve().parent
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    ended = subprocess.run(
-        [sys.executable, *launch, str(here / "rank_scenarios.py"), str(tmp_path), name],
-        capture_output=True,
-        text=True,
-        env=for_torchrun(here.parent / "support"),
-    )
+    words = [sys.executable, *launch, here / "rank_scenarios.py", tmp_path, name]
+    ended = run(words, env=for_torchrun(here.parent / "support"))
     assert ended.returncode == 0, ended.stderr
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text())[name] for rank in (0, 1)]
     with AsyncReader(SMALL, batch_size=8) as reader:

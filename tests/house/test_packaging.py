@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 import textwrap
 import tomllib
@@ -12,6 +11,7 @@ from typing import Any
 
 import jinja2
 import pytest
+from child_processes import run
 from project import ROOT
 
 import asyncreader
@@ -103,14 +103,8 @@ def test_a_release_has_the_version_of_its_tag(
     (tmp_path / "asyncreader").mkdir()
     (tmp_path / "asyncreader" / "version.py").write_text('"""A file."""\n\n__version__ = "7.8.9"\n')
     (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n{heading}\n")
-    ended = subprocess.run(
-        ["bash", "-e", "-c", textwrap.dedent(script)],
-        cwd=tmp_path,
-        env={"PATH": os.environ["PATH"], "GITHUB_REF_NAME": tag},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = {"PATH": os.environ["PATH"], "GITHUB_REF_NAME": tag}
+    ended = run(["bash", "-e", "-c", textwrap.dedent(script)], cwd=tmp_path, env=env)
     assert (ended.returncode == 0) == (not says)
     assert says in ended.stderr
 
@@ -143,7 +137,7 @@ def test_a_skip_for_what_is_required_is_a_failure(skipped: str) -> None:
     reason = "torch (is not|sees no)" if "cuda" in skipped else "the long form"
     for required, codes in (("", (0, 5)), ("another reason", (0, 5)), (reason, (1, 2))):
         env = {**os.environ, "REQUIRE": required, "CUDA_VISIBLE_DEVICES": ""}
-        done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+        done = run(line, cwd=ROOT, env=env)
         assert done.returncode in codes, done.stdout
         assert re.search(reason, done.stdout)
 

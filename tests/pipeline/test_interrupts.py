@@ -204,14 +204,7 @@ def test_reader_at_every_moment(what: str, kind: str, tmp_path: Path) -> None:
     moments(case)
 
 
-class Squares:
-    """A sequence of 1000 numbers."""
-
-    def __len__(self) -> int:
-        return 1000
-
-    def __getitem__(self, index: int) -> int:
-        return index * index
+SQUARES = [number * number for number in range(1000)]
 
 
 def workers() -> list[str]:
@@ -232,7 +225,7 @@ def test_enqueuer_at_every_moment(make: Any) -> None:
     the item that was being handed over is gone, and no slot."""
 
     def case() -> Iterator[Callable[[], Any]]:
-        with make(Squares() if make is OrderedEnqueuer else iter(range(1000))) as enqueuer:
+        with make(SQUARES if make is OrderedEnqueuer else iter(range(1000))) as enqueuer:
             enqueuer.start(1, 2)
             assert next(enqueuer.get()) == 0
             ahead = enqueuer._run.ahead
@@ -255,7 +248,7 @@ def test_enqueuer_starts_and_stops_at_every_moment(what: str) -> None:
     """Ctrl-C at any moment of start() or stop(): it runs or it does not, and stop() ends all."""
 
     def case() -> Iterator[Callable[[], Any]]:
-        enqueuer = OrderedEnqueuer(Squares())
+        enqueuer = OrderedEnqueuer(SQUARES)
         if what == "stop":
             enqueuer.start(2, 2)
         yield enqueuer.stop if what == "stop" else lambda: enqueuer.start(2, 2)

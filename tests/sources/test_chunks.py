@@ -715,6 +715,15 @@ def test_images_in_rows_that_are_cut_over_many_chunks(
             np.testing.assert_array_equal(dataset[:], images)
 
 
+def decoded_chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that has an entry for each chunk that is decoded from now on."""
+    decoded, decode = list[int](), chunk_cache.decode_chunk
+    monkeypatch.setattr(
+        chunk_cache, "decode_chunk", lambda *given: decoded.append(1) or decode(*given)
+    )
+    return decoded
+
+
 @pytest.mark.parametrize("files", [1, 2])
 def test_blocks_of_a_set_that_fits_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int
@@ -724,11 +733,7 @@ def test_blocks_of_a_set_that_fits_in_memory(
     paths = [tmp_path / f"{number}.h5" for number in range(files)]
     for path in paths:
         shared(path, compression="lzf")
-    decoded: list[int] = []
-    decode = chunk_cache.decode_chunk
-    monkeypatch.setattr(
-        chunk_cache, "decode_chunk", lambda *given: decoded.append(1) or decode(*given)
-    )
+    decoded = decoded_chunks(monkeypatch)
     once, size = files * 2048 // 32, files * 2048 * 32 * 32 * 3
     for most in (size, size - 1):
         monkeypatch.setattr(build, "CACHE_BYTES", most)
@@ -752,11 +757,7 @@ def test_windows_take_memory_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         return take(shape, dtype)
 
     monkeypatch.setattr(chunk_cache, "aligned_empty", counted)
-    decoded: list[int] = []
-    decode = chunk_cache.decode_chunk
-    monkeypatch.setattr(
-        chunk_cache, "decode_chunk", lambda *given: decoded.append(1) or decode(*given)
-    )
+    decoded = decoded_chunks(monkeypatch)
     with AsyncReader(path=tmp_path / "set.h5", batch_size=256, nthread=1, **BLOCKS) as reader:
         for _ in range(3):
             decoded.clear()

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import subprocess
 import sys
 import tracemalloc
 from collections import Counter
@@ -15,6 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from child_processes import run
 from fakes import Packed, hdf5, packed, paint, write_hdf5, write_lmdb
 from shard_sets import write_set
 
@@ -238,13 +238,9 @@ def in_a_child(folder: Path, files: int, soft: int, hard: int) -> str:
     files open, and raise that to ``hard``."""
     for number in range(files):
         hdf5(folder / f"{number:04d}.h5", data=np.full((1, 6, 4, 3), number, np.uint8))
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(folder), str(soft), str(hard)],
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode()
+    done = run([sys.executable, "-c", CHILD, folder, soft, hard])
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.slow
