@@ -17,7 +17,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -36,6 +35,7 @@ from ..stats import Meter, ReaderStats
 from ..system.array_types import Array, Int64
 from ..system.files import DIRECT, read_into
 from ..system.memory import aligned_empty
+from ..system.signals import in_threads
 
 Params: TypeAlias = Mapping[str, Any]
 
@@ -509,5 +509,5 @@ def _together(
                     break
         return done, done / took
 
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(run, range(threads)))
+    together = in_threads(threads, "trial", lambda number, _: run(number), range(threads))
+    return [found for _, found in together]
