@@ -181,7 +181,7 @@ _NEEDED: Final = (
 
 
 def _check_together(options: Options) -> None:
-    from asyncreader.sources.urls import is_url
+    from asyncreader.sources.sniff import is_url
 
     for one, other in _CONTRARY:
         if getattr(options, one) and getattr(options, other):

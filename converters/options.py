@@ -31,7 +31,7 @@ def _path(value: Any) -> str:
 
 def _local(path: str) -> str | None:
     """An absolute path, also of a file:// URL; None for other URLs."""
-    from asyncreader.sources.urls import absolute, is_url, local_path
+    from asyncreader.sources.sniff import absolute, is_url, local_path
 
     local = local_path(path) if is_url(path) else path
     return None if local is None else absolute(local)
@@ -39,7 +39,7 @@ def _local(path: str) -> str | None:
 
 def _path_or_url(value: Any) -> str:
     """An absolute path, or a store's URL; file:// becomes a path. ParamsError for other URLs."""
-    from asyncreader.sources.urls import location_of
+    from asyncreader.sources.sniff import location_of
 
     path = _path(value)
     if (local := _local(path)) is None:
@@ -48,7 +48,7 @@ def _path_or_url(value: Any) -> str:
 
 
 def _target(value: Any) -> str:
-    from asyncreader.sources.urls import without_secrets
+    from asyncreader.sources.sniff import without_secrets
 
     path = _path(value)
     if (local := _local(path)) is None:
@@ -104,7 +104,7 @@ def check_field(name: object) -> None:
 
 def fields_of(value: Any) -> tuple[tuple[str, str], ...]:
     """The name and the folder of each field."""
-    from asyncreader.sources.urls import absolute, is_url, without_secrets
+    from asyncreader.sources.sniff import absolute, is_url, without_secrets
 
     folders = []
     for name, given in value.items():

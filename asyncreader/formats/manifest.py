@@ -25,11 +25,11 @@ from typing import Any, Final
 import numpy as np
 import xxhash
 
-from ..errors import FormatError, SourceError, SourceNotFoundError
+from ..errors import FormatError, SourceError, SourceNotFoundError, located
 from ..system.array_types import Int64, UInt64
 from ..system.memory import read_at_most
 from . import packed as fmt
-from .checked_json import DIGESTS, OBJECT, JsonText, Rules, each, is_digest, one_of, optional, whole
+from .packed import DIGESTS, OBJECT, JsonText, Rules, each, is_digest, one_of, optional, whole
 
 NAME: Final = "asyncreader.json"
 FORMAT_NAME: Final = "asyncreader-shards"
@@ -142,7 +142,8 @@ class Manifest:
     ) -> Manifest:
         """The manifest of these shards, in this order; FormatError for rows that make no sense."""
         rows = [shard.row() for shard in shards]
-        return replace(cls._checked(common, rows, "the manifest"), digests=dict(digests or {}))
+        with located(path="the manifest"):
+            return replace(cls._checked(common, rows), digests=dict(digests or {}))
 
     @cached_property
     def counts(self) -> Int64:
@@ -192,10 +193,6 @@ class Manifest:
     def __len__(self) -> int:
         return len(self.shards)
 
-    def shard(self, number: int) -> Shard:
-        """Row ``number``."""
-        return self.shards[number]
-
     def name(self, number: int) -> str:
         """The file name of shard ``number``."""
         return self.shards[number].name
@@ -208,7 +205,7 @@ class Manifest:
         if not digests:
             # counts are bound by the digests of checksums, which have a number for each sample
             tables = [name for name in self.common.tables() if name != fmt.SPLITS]
-            digests = {name: joined_digest(self.table_digests(name)) for name in tables}
+            digests = {name: fmt.digest(self.table_digests(name).astype("<u8")) for name in tables}
         shared = {one.name: getattr(common, one.name) for one in fields(fmt.Described)}
         return fmt.Meta(count=self.count, digests=digests, **shared)
 
@@ -229,32 +226,33 @@ class Manifest:
                 {"count": count, "digests": dict(sorted(digests.items()))}
                 for count, digests in self.earlier
             ]
-        return "".join(f"  {json.dumps(key)}: {_json(head[key])},\n" for key in sorted(head))
-
-    def rows(self) -> list[list[Any]]:
-        """The table, a list for each shard, as it stands in the text."""
-        return [one.row() for one in self.shards]
+        return "".join(f"  {json.dumps(key)}: {json.dumps(head[key])},\n" for key in sorted(head))
 
     def to_json(self) -> str:
         """ASCII text, a line for each shard; equal sets give equal text."""
-        head, rows = self._head(), self.rows()
-        table = ",\n".join(f"    {_json(row)}" for row in rows)
+        head, rows = self._head(), [one.row() for one in self.shards]
+        table = ",\n".join(f"    {json.dumps(row)}" for row in rows)
         digest = _text_digest(head, rows)
         return f'{{\n{head}  "digest": "{digest}",\n  "shards": [\n{table}\n  ]\n}}\n'
 
     @classmethod
     def from_json(cls, text: bytes, path: str) -> Manifest:
         """Read and check what :meth:`to_json` wrote; anything else is a FormatError."""
+        with located(path=path):
+            return cls._read(text)
+
+    @classmethod
+    def _read(cls, text: bytes) -> Manifest:
         # a row has six values in 70 letters or more; two-letter values would take 30 times the text
         if (
             text.count(b",") > len(text) // _LETTERS + _SHORT
             or text.count(b"[") > len(text) // 40 + 9
         ):
-            raise FormatError("the manifest is no table of shards", path=path, hint=_AGAIN)
-        source = JsonText("the manifest", path, _AGAIN)
+            raise FormatError("the manifest is no table of shards", hint=_AGAIN)
+        source = JsonText("the manifest", _AGAIN)
         raw = source.parse(text, MOST_BYTES)
         if raw.get("format") != FORMAT_NAME:
-            raise FormatError("not the manifest of a sharded dataset", path=path)
+            raise FormatError("not the manifest of a sharded dataset")
         source.check_version(raw, RAGGED_VERSION)
         common, digests = _common(raw, source)
         if raw.get("columns") != common.columns():
@@ -263,7 +261,7 @@ class Manifest:
         if not isinstance(rows, list) or not rows:
             raise source.wrong(raw, "shards", "a table")
         manifest = replace(
-            cls._checked(common, rows, path), digests=digests, earlier=_earlier(raw, source)
+            cls._checked(common, rows), digests=digests, earlier=_earlier(raw, source)
         )
         for name, expected in (("version", manifest.version), ("count", manifest.count)):
             if raw.get(name) != expected:
@@ -272,7 +270,6 @@ class Manifest:
         if raw.get("digest") != found:
             raise FormatError(
                 "the manifest is not as it was written",
-                path=path,
                 found=f"digest {found}",
                 expected=f"digest {str(raw.get('digest'))[:40]}",
                 hint=_AGAIN,
@@ -280,7 +277,7 @@ class Manifest:
         return manifest
 
     @classmethod
-    def _checked(cls, common: Common, rows: Sequence[Any], path: str) -> Manifest:
+    def _checked(cls, common: Common, rows: Sequence[Any]) -> Manifest:
         wide = len(common.columns())
         for number, row in enumerate(rows):
             problem = _row_problem(row, wide, common.label_kind != "none")
@@ -288,29 +285,19 @@ class Manifest:
                 found = repr(row)
                 raise FormatError(
                     f"row {number} of the manifest makes no sense: {problem}",
-                    path=path,
                     found=found if len(found) < 200 else f"{found[:200]}...",
                     hint=_AGAIN,
                 )
         if len({row[0] for row in rows}) != len(rows):
-            raise FormatError("the manifest names a shard twice", path=path, hint=_AGAIN)
+            raise FormatError("the manifest names a shard twice", hint=_AGAIN)
         if sum(row[1] for row in rows) > MOST:
-            raise FormatError("the manifest counts more samples than there can be", path=path)
+            raise FormatError("the manifest counts more samples than there can be")
         return cls(common, tuple(map(Shard.of, rows)))
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=True)
 
 
 def _text_digest(head: str, rows: list[Any]) -> str:
     """XXH3-64 of the head's lines and the table as json.dumps gives it, on one line."""
-    return xxhash.xxh3_64_hexdigest(f"{head}{_json(rows)}".encode("ascii"))
-
-
-def joined_digest(digests: UInt64) -> str:
-    """One digest for all parts of a set: XXH3-64 of theirs, each as 8 little-endian bytes."""
-    return fmt.digest(digests.astype("<u8"))
+    return xxhash.xxh3_64_hexdigest(f"{head}{json.dumps(rows)}".encode("ascii"))
 
 
 def _row_problem(row: Any, wide: int, labelled: bool) -> str | None:

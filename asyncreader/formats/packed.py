@@ -34,30 +34,153 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias, TypeGuard, get_args
 
 import numpy as np
 import xxhash
 
-from ..errors import FormatError
+from ..errors import FormatError, located
 from ..pixels import kernels
 from ..pixels.codec import MAX_PIXELS
 from ..system.array_types import Array, UInt64
 from ..system.memory import SCRATCH
-from .checked_json import (
-    DIGESTS,
-    NAMES,
-    OBJECT,
-    JsonText,
-    Rule,
-    Rules,
-    each,
-    one_of,
-    optional,
-    whole,
+
+# -- JSON, entry by entry --------------------------------------------------------------------------
+
+
+_HEX: Final = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What an entry may be: ``expected``, for messages, and a test for it. A missing entry is
+    tested as None."""
+
+    expected: str
+    allows: Callable[[Any], bool]
+
+
+Rules: TypeAlias = Mapping[str, Rule]
+
+
+def whole(limit: int = 1 << 31, least: int = 1) -> Rule:
+    """A whole number from ``least`` to ``limit - 1``; true is none."""
+    return Rule(
+        f"a whole number from {least} to {limit - 1}",
+        lambda value: type(value) is int and least <= value < limit,
+    )
+
+
+def one_of(*choices: str | int | None) -> Rule:
+    """One of ``choices``; of the same type, for true is no 1."""
+    typed = [(type(one), one) for one in choices]
+    return Rule(
+        " or ".join("none" if one is None else repr(one) for one in choices),
+        lambda value: (type(value), value) in typed,
+    )
+
+
+def optional(rule: Rule) -> Rule:
+    """None, or what ``rule`` allows."""
+    return Rule(f"{rule.expected}, or none", lambda value: value is None or rule.allows(value))
+
+
+def each(rule: Rule, least: int = 0, most: int | None = None) -> Rule:
+    """A list of ``least`` to ``most`` of what ``rule`` allows."""
+    return Rule(
+        f"a list, each {rule.expected}",
+        lambda value: (
+            isinstance(value, list)
+            and least <= len(value) <= (len(value) if most is None else most)
+            and all(map(rule.allows, value))
+        ),
+    )
+
+
+def is_digest(value: object) -> bool:
+    """Whether ``value`` is a digest: text of 16 hex digits."""
+    return isinstance(value, str) and _HEX.fullmatch(value) is not None
+
+
+def _are_names(value: object) -> bool:
+    """Whether ``value`` is a list of text, all of which can be written: there may be thousands."""
+    if not isinstance(value, list) or not set(map(type, value)) <= {str}:
+        return False
+    try:  # bytes of a folder's name that are not UTF-8 come as os.fsdecode gives them
+        "\0".join(value).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+NAMES: Final = Rule("a list, each text", _are_names)
+OBJECT: Final = Rule("an object", lambda value: isinstance(value, dict))
+DIGESTS: Final = Rule(
+    "digests of 16 hex digits, by name",
+    lambda value: isinstance(value, dict) and all(map(is_digest, value.values())),
 )
+
+
+@dataclass(frozen=True)
+class JsonText:
+    """A text with one JSON object. ``owner``: what it is ("the manifest"), ``hint``: what to do if
+    it is damaged, both for messages."""
+
+    owner: str
+    hint: str
+
+    def parse(self, text: str | bytes, longest: int) -> dict[str, Any]:
+        """The object, empty if the text is another JSON value. FormatError for a text that is not
+        JSON, or longer than ``longest``."""
+        if len(text) > longest:
+            found, expected = f"{len(text)} bytes", f"at most {longest}"
+            raise FormatError(f"{self.owner} is too long", found=found, expected=expected)
+        try:
+            raw = json.loads(text)
+        except (ValueError, RecursionError) as exc:
+            raise FormatError(f"{self.owner} is not JSON", hint=self.hint) from exc
+        return raw if isinstance(raw, dict) else {}
+
+    def check_version(self, raw: Mapping[str, Any], newest: int) -> int:
+        """The version of the format; FormatError for one after ``newest``, the newest known."""
+        version = raw.get("version")
+        if type(version) is int and version > newest:
+            raise FormatError(
+                f"{self.owner} was written by a newer asyncreader",
+                found=f"version {version}",
+                expected=f"at most {newest}",
+                hint="update asyncreader",
+            )
+        return int(self.read(raw, {"version": whole(newest + 1)})["version"])
+
+    def read(self, raw: Mapping[str, Any], rules: Rules, inside: str = "") -> dict[str, Any]:
+        """The entries of ``raw`` that have rules, lists as tuples. FormatError for one that its
+        rule does not allow. ``inside``: where ``raw`` is in the text ("fields[0].")."""
+        entries: dict[str, Any] = {}
+        for name, rule in rules.items():
+            value = raw.get(name)
+            if not rule.allows(value):
+                raise self.wrong(raw, name, rule.expected, inside)
+            entries[name] = tuple(value) if isinstance(value, list) else value
+        return entries
+
+    def wrong(
+        self, raw: Mapping[str, Any], name: str, expected: str, inside: str = ""
+    ) -> FormatError:
+        """The error for an entry that is not what is ``expected``."""
+        return FormatError(
+            f"{self.owner} has a wrong {inside + name!r}",
+            found=reprlib.repr(raw[name]) if raw.get(name) is not None else "none",
+            expected=expected,
+            hint=self.hint,
+        )
+
+
+# -- the description -------------------------------------------------------------------------------
+
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -350,20 +473,21 @@ class Meta(Described):
     def from_json(cls, text: str | bytes, path: str, classes: Sequence[str] | None = None) -> Meta:
         """Read and check what :meth:`to_json` wrote; anything else is a FormatError. ``classes``:
         their names, where they are not in the text."""
-        source = JsonText("its description", path, REPACK)
-        raw = source.parse(text, LONGEST)
-        if classes is not None:
-            raw[CLASSES] = classes
-        if raw.get("format") != FORMAT_NAME:
-            raise FormatError("asyncreader did not write its description", path=path, hint=REPACK)
-        version = source.check_version(raw, RAGGED_VERSION)
-        meta = cls(version=version, **read_samples(raw, _META_RULES, source))
-        if raw.get("axes") != meta.axes:
-            raise source.wrong(raw, "axes", repr(meta.axes))
-        if META in meta.digests:  # sets that others wrote may have none
-            check_named_digest("facts", described_digest(raw), meta, path, META)
-        _check_tables(meta, path)
-        return meta
+        with located(path=path):
+            source = JsonText("its description", REPACK)
+            raw = source.parse(text, LONGEST)
+            if classes is not None:
+                raw[CLASSES] = classes
+            if raw.get("format") != FORMAT_NAME:
+                raise FormatError("asyncreader did not write its description", hint=REPACK)
+            version = source.check_version(raw, RAGGED_VERSION)
+            meta = cls(version=version, **read_samples(raw, _META_RULES, source))
+            if raw.get("axes") != meta.axes:
+                raise source.wrong(raw, "axes", repr(meta.axes))
+            if META in meta.digests:  # sets that others wrote may have none
+                check_named_digest("facts", described_digest(raw), meta, META)
+            _check_tables(meta)
+            return meta
 
 
 #: The rules of a description's own entries.
@@ -379,7 +503,7 @@ LONGEST: Final = 32 << 20
 REPACK: Final = "the file is damaged or was not written to its end: convert it again"
 
 
-def _check_tables(meta: Meta, path: str) -> None:
+def _check_tables(meta: Meta) -> None:
     """That classes, labels, splits and the names of labels are there if, and only if, they were
     packed; and the names of classes and labels.
 
@@ -389,23 +513,19 @@ def _check_tables(meta: Meta, path: str) -> None:
     there |= {SPLITS: bool(meta.splits), LABEL_NAMES: bool(meta.label_names)}
     for name, is_there in there.items():
         if is_there != (name in meta.digests):
-            raise FormatError(
-                f"its description and its {name} contradict each other", path=path, hint=REPACK
-            )
+            raise FormatError(f"its description and its {name} contradict each other", hint=REPACK)
     for table, names in ((CLASSES, meta.classes), (LABEL_NAMES, meta.label_names)):
         if table in meta.digests:
             encoded = [name.encode("utf-8", "surrogateescape") for name in names or ()]
-            check_named_digest(table, names_digest(encoded), meta, path)
+            check_named_digest(table, names_digest(encoded), meta)
 
 
-def check_digest(name: str, table: Array | bytes, meta: Meta, path: str) -> None:
+def check_digest(name: str, table: Array | bytes, meta: Meta) -> None:
     """Raise FormatError unless ``table`` has the digest that ``meta`` states for ``name``."""
-    check_named_digest(name, digest(table), meta, path)
+    check_named_digest(name, digest(table), meta)
 
 
-def check_named_digest(
-    name: str, found: str, meta: Meta, path: str, stated: str | None = None
-) -> None:
+def check_named_digest(name: str, found: str, meta: Meta, stated: str | None = None) -> None:
     """Raise FormatError unless ``found`` is the digest that ``meta`` states for ``name``.
 
     ``stated``: the digest's own name, where that is another.
@@ -414,7 +534,6 @@ def check_named_digest(
     if found != expected:
         raise FormatError(
             f"its {name} do not match their digest",
-            path=path,
             found=f"digest {found}",
             expected=f"digest {expected}",
             hint=REPACK,

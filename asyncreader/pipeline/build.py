@@ -35,9 +35,9 @@ from ..sources import (
     read_rows,
 )
 from ..sources.base import CACHE_BYTES
+from ..sources.labels import classes_of, resolve_rule, resolve_weights
 from ..sources.ragged import rule_of_lengths
 from ..sources.sets.joined import JoinedSource
-from ..sources.subset import classes_of, resolve_rule, resolve_weights
 from ..stats import Meter
 from ..system.limits import physical_memory
 from ..system.memory import aligned_empty

@@ -26,7 +26,7 @@ from ..sampling.samplers import Storage
 from ..sampling.schedule import Schedule
 from ..sources import Inspector, OpenSet
 from ..sources.base import Source
-from ..sources.subset import resolve_rule
+from ..sources.labels import resolve_rule
 from ..stats import Meter
 from ..system.array_types import Array, Int64
 from ..system.keyed_random import STREAM_GEOMETRY, key_of, mix_rows

@@ -5,13 +5,11 @@ from __future__ import annotations
 from ..pixels.rows import RowError, RowJob
 from .base import SetFacts, Source, read_rows, read_stored
 from .fields import OpenSet, SetIndex
-from .fingerprint import earlier_fingerprints, fingerprint
 from .inspector import Inspector
 from .open import expand_paths, fields_of, open_reader_source, open_source, open_there, open_whole
 from .request import Request
-from .sets.combined import MixedSet
-from .sniff import container_of, sniff
-from .urls import absolute, absolute_pattern
+from .sets.combined import MixedSet, earlier_fingerprints, fingerprint
+from .sniff import absolute, absolute_pattern, container_of, sniff
 
 __all__ = [
     "Inspector",

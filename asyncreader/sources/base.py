@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Literal, Protocol, Unpack
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 
-from ..errors import ErrorFields, FormatError, ParamsError
+from ..errors import FormatError, ParamsError
 from ..formats.packed import RAGGED, FieldMeta, Meta
 from ..pixels.row_maker import RowMaker
 from ..pixels.rows import E, RowError, RowJob, RowWriter, ViewWriter, Writer
@@ -35,17 +35,16 @@ def packed_rows(meta: Meta, other_field: bool, asked: Request, path: str) -> Sam
 
     ParamsError where ``asked`` names the axes of pictures, whose order is known, or takes samples
     of different length for others."""
-    asked.check_rows("a dataset that asyncreader packed", path)
+    asked.check_rows("a dataset that asyncreader packed")
     ragged = meta.encoding == RAGGED
     fixed = meta.channels or ragged
     if asked.dims not in (None, (1, 2, 3, 4)) and (fixed or asked.dims[0] != 1):
-        raise ParamsError("the axes of this dataset are known", path=path, found=asked.dims)
+        raise ParamsError("the axes of this dataset are known", found=asked.dims)
     dtype, encoding = np.dtype(meta.dtype), meta.encoding
     if ragged:
         if asked.cut is not None or asked.lead > 1 or asked.own_offsets is not None:
             raise ParamsError(
                 f"asyncreader stored field {asked.data!r} as samples of different length",
-                path=path,
                 found="offsets_field, patch or episodes='axis'",
                 hint="leave that out, and pass max_length",
             )
@@ -55,17 +54,6 @@ def packed_rows(meta: Meta, other_field: bool, asked: Request, path: str) -> Sam
         return stored_samples((meta.count, *meta.shape), dtype, asked, path, known=True)[1]
     values = encoding != "raw" and (other_field or dtype != np.uint8)
     return SampleSpec(meta.shape, dtype, "HWC", encoding, meta.channels, values=values, narrow=True)
-
-
-class Refusing:
-    """What refuses a file, whose name ``path`` is in the error."""
-
-    path: str
-
-    def refuse(self, what: str, **fields: Unpack[ErrorFields]) -> FormatError:
-        """The error for what the file has and should not have."""
-        fields["path"] = self.path
-        return FormatError(what, **fields)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,8 +262,11 @@ class BaseSource(Source):
 
     def path(self, record: int) -> bytes | None:
         """The recorded path of the file that a sample was packed from; None if not recorded."""
-        names = self.index.names
-        return None if names is None or self.file is None else names.path(self.file, record)
+        names, file = self.index.names, self.file
+        if names is not None and file is not None:
+            with suppress(Exception):  # of a damaged file: only an error message asks for it
+                return names.path(file, record)
+        return None
 
     def located(self, error: E, record: int) -> E:
         error.path, error.index = self.index.path or self.facts.path, record
@@ -337,7 +328,6 @@ def check_extents(
     starts: Int64,
     sizes: Array,
     size: int,
-    path: str,
     named: Callable[[int], str] | None = None,
 ) -> None:
     """FormatError unless every extent lies inside a file of ``size`` bytes. ``named``: what an
@@ -348,7 +338,6 @@ def check_extents(
         raise FormatError(
             f"{'a sample' if named is None else named(number)} lies outside the file: it is "
             "truncated or damaged",
-            path=path,
             index=number if named is None else None,
             found=f"bytes {int(starts[number])} to {int(starts[number]) + int(sizes[number])}",
             expected=f"within the {size} bytes of the file",
@@ -356,7 +345,7 @@ def check_extents(
         )
 
 
-def check_sizes(sizes: Array, spec: SampleSpec, path: str, hint: str) -> None:
+def check_sizes(sizes: Array, spec: SampleSpec, hint: str) -> None:
     """FormatError unless samples of these bytes are of the shape that ``spec`` says; those of
     different length are of whole values."""
     wrong = sizes % spec.row_bytes != 0 if spec.ragged else sizes != spec.row_bytes
@@ -364,7 +353,6 @@ def check_sizes(sizes: Array, spec: SampleSpec, path: str, hint: str) -> None:
         record = int(np.argmax(wrong))
         raise FormatError(
             "a sample's size does not match its shape",
-            path=path,
             index=record,
             found=f"{int(sizes[record])} bytes",
             expected=f"{spec.row_bytes} bytes for shape {spec.shape}",

@@ -18,14 +18,8 @@ import numpy as np
 from ..errors import FormatError, SourceError, SourceNotFoundError
 from ..pixels import kernels
 from ..pixels.rows import RowStore
+from ..system import files
 from ..system.array_types import Array, Int64, UInt8
-from ..system.files import (
-    NETWORK_FILE_SYSTEMS,
-    NO_WAIT,
-    file_system,
-    read_into,
-    will_need,
-)
 from ..system.memory import SCRATCH, bytes_at, cached_share, map_file
 from ..system.signals import after_this
 
@@ -229,13 +223,13 @@ class PreadStore:
     def will_need(self, offsets: Int64, lengths: Array) -> None:
         file = self._opened()
         for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True):
-            will_need(file.fd, offset, length)
+            files.will_need(file.fd, offset, length)
 
     def _read(self, offset: int, target: UInt8) -> None:
         file, done = self._opened(), 0
         while done < target.size:
             try:
-                got = read_into(file.fd, target[done:].data, offset + done)
+                got = files.read_into(file.fd, target[done:].data, offset + done)
             except OSError as exc:
                 raise SourceError(
                     f"reading failed: {exc.strerror}",
@@ -318,15 +312,16 @@ _KINDS: Final = dict[int, str]()
 class OpenFile:
     """A file's descriptor and its byte store, opened once.
 
-    ``io``: "mmap", "pread", or "auto": pread on network file systems, else adaptive.
+    ``io``: "mmap", "pread", or "auto": pread on network file systems, else adaptive; ``name``: for
+    messages, of the folder that it lies in, say.
     """
 
-    def __init__(self, path: str, io: str) -> None:
-        self.path = path
+    def __init__(self, path: str, io: str, name: str | None = None) -> None:
+        self.path, self.handle = name or path, path
         try:
             # NO_WAIT: the path may be a pipe by now
             with after_this():  # a signal in between would leave the descriptor open
-                file = Descriptor(os.open(path, os.O_RDONLY | NO_WAIT))
+                file = Descriptor(os.open(path, os.O_RDONLY | files.NO_WAIT))
         except FileNotFoundError as exc:
             raise SourceNotFoundError("no such file", path=path) from exc
         except OSError as exc:
@@ -348,8 +343,9 @@ class OpenFile:
                 hint="copy it again, or convert images with: asyncreader convert FOLDER out.h5",
             )
         if io == "auto":
-            kind = _KINDS.get(facts.st_dev) or _KINDS.setdefault(facts.st_dev, file_system(path))
-            io = "pread" if kind in NETWORK_FILE_SYSTEMS else io
+            if facts.st_dev not in _KINDS:
+                _KINDS[facts.st_dev] = files.file_system(path)
+            io = "pread" if _KINDS[facts.st_dev] in files.NETWORK_FILE_SYSTEMS else io
         self.io = io
         #: The openers read a set's tables through this.
         try:
@@ -368,14 +364,9 @@ class OpenFile:
             self.store = self._direct if io == "pread" else AdaptiveStore(self.mapped, self._direct)
 
     @property
-    def handle(self) -> str:
-        """What the HDF5 library opens."""
-        return self.path
-
-    @property
     def where(self) -> LocalFile:
         """The file by name, to be opened again in another process."""
-        return LocalFile(self.path, self.io, self.identity)
+        return LocalFile(self.handle, self.io, self.identity)
 
     def table(self, offset: int, size: int) -> UInt8:
         """A table for as long as the set is open: mapped, or with "pread" a copy."""
@@ -385,7 +376,7 @@ class OpenFile:
     def check_same(self) -> None:
         """FormatError if the path names another file by now: its metadata do not describe the file
         that is open here."""
-        named = os.stat(self.path)
+        named = os.stat(self.handle)
         if self.identity[:2] != (named.st_dev, named.st_ino):
             raise FormatError(
                 "the file was replaced by another while it was opened",

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..errors import FormatError, ParamsError
+from ..errors import FormatError, ParamsError, located
 from ..params.reader import ReaderParams
 from ..params.values import reach_of
 from ..sampling.episodes import Episodes, FieldRows, Reach, Windows
@@ -23,7 +23,7 @@ _AT_ONCE: Final = 1 << 22
 
 
 def episodes_of(
-    lengths: Mapping[str, Int64], kind: str, path: str, names: Sequence[str] = ()
+    lengths: Mapping[str, Int64], kind: str, names: Sequence[str] = ()
 ) -> tuple[Episodes, Int64]:
     """The episodes of a set by the rows that each field has of each, and the numbers of those that
     are not empty. FormatError where the lengths do not go together.
@@ -45,12 +45,11 @@ def episodes_of(
             found = ", ".join(f"{one} {of[wrong]}" for one, of in lengths.items())
             raise FormatError(
                 "the fields of an episode have different numbers of rows",
-                path=path,
                 found=f"{names[wrong] if names else f'episode {wrong}'}: {found}",
                 expected="as many in each, or one more in some fields, or one alone",
             )
         extras[name] = None if alone else int(extra[first])
-    kept = _not_empty(base, path)
+    kept = _not_empty(base)
     ends = np.cumsum(base[kept])
     fields = {}
     for name, rows in lengths.items():
@@ -61,24 +60,22 @@ def episodes_of(
     return Episodes(kind, ends, chosen, {}, base.size - kept.size, fields), kept
 
 
-def _not_empty(rows: Int64, path: str) -> Int64:
+def _not_empty(rows: Int64) -> Int64:
     """The numbers of the episodes that have rows. FormatError where none has."""
     kept = np.flatnonzero(rows)
     if not kept.size:
         raise FormatError(
             "this dataset has no rows in any episode",
-            path=path,
             found=f"{rows.size} empty episodes",
         )
     return kept
 
 
-def checked_ends(table: Array, name: str, path: str) -> Int64:
+def checked_ends(table: Array, name: str) -> Int64:
     """Cumulative ends, int64; FormatError where they decrease."""
     if table.ndim != 1 or table.dtype.kind not in "iu" or not table.size:
         raise FormatError(
             f"{name!r} is no list of cumulative ends",
-            path=path,
             found=f"shape {table.shape}, {table.dtype}",
             expected="whole numbers, (episodes,)",
         )
@@ -88,7 +85,6 @@ def checked_ends(table: Array, name: str, path: str) -> Int64:
         wrong = int(np.argmax(steps < 0))
         raise FormatError(
             f"the ends of episodes in {name!r} decrease",
-            path=path,
             found=f"{int(ends[wrong])} for episode {wrong}, after "
             f"{int(ends[wrong - 1]) if wrong else 0}",
         )
@@ -101,7 +97,7 @@ def ends_of_ids(ids: Array, rows: int) -> Int64:
     for begin in range(0, rows - 1, _AT_ONCE):
         part = np.asarray(ids[begin : begin + _AT_ONCE + 1])
         if part.dtype.kind == "f" and np.isnan(part).any():
-            raise FormatError("an id of an episode is not a number", found="nan")
+            raise FormatError("an id of an episode is not a number; found nan")
         found.append(np.flatnonzero(part[1:] != part[:-1]) + begin + 1)
     return np.concatenate((*found, [rows])).astype(np.int64)
 
@@ -114,14 +110,14 @@ def ends_of_flags(flags: list[Array], rows: int) -> Int64:
         for flag in flags:
             part = np.asarray(flag[begin : begin + _AT_ONCE])
             if part.dtype.kind == "f" and np.isnan(part).any():
-                raise FormatError("a flag of an episode is not a number", found="nan")
+                raise FormatError("a flag of an episode is not a number; found nan")
             true |= part != 0
         found.append(np.flatnonzero(true) + begin + 1)
     ends: Int64 = np.concatenate(found).astype(np.int64)
     return ends if ends.size and ends[-1] == rows else np.append(ends, rows)
 
 
-def flat_episodes(ends: Int64, counts: dict[str, int], kind: str, path: str) -> Episodes:
+def flat_episodes(ends: Int64, counts: dict[str, int], kind: str) -> Episodes:
     """The episodes of fields whose rows follow each other. A field of as many rows as there are
     episodes has one for each. FormatError where the last end is not the number of rows."""
     total = int(ends[-1])
@@ -130,26 +126,24 @@ def flat_episodes(ends: Int64, counts: dict[str, int], kind: str, path: str) -> 
         if count != ends.size or len(of_each) == len(counts):
             raise FormatError(
                 "the last episode does not end with the last row",
-                path=path,
                 found=f"{total} rows by {kind}, {count} rows of {name!r}",
             )
-    kept = _not_empty(np.diff(ends, prepend=0), path)
+    kept = _not_empty(np.diff(ends, prepend=0))
     each = {name: FieldRows(kept, None) for name in of_each}
     return Episodes(kind, ends[kept], empty=ends.size - kept.size, fields=each)
 
 
-def along_axis(shapes: Mapping[str, tuple[int, ...]], path: str) -> Episodes:
+def along_axis(shapes: Mapping[str, tuple[int, ...]]) -> Episodes:
     """The episodes of fields that are stored as (episode, time, ...), by these two extents."""
     numbers = {shape[0] for shape in shapes.values()}
     if len(numbers) > 1 or any(len(shape) < 2 for shape in shapes.values()):
         raise FormatError(
             "the fields have different numbers of episodes",
-            path=path,
             found=", ".join(f"{name} {shape}" for name, shape in shapes.items()),
             expected="(episode, time, ...) of as many episodes",
         )
     count = numbers.pop()
-    return episodes_of({n: np.full(count, s[1]) for n, s in shapes.items()}, "axis", path)[0]
+    return episodes_of({n: np.full(count, s[1]) for n, s in shapes.items()}, "axis")[0]
 
 
 def of_episodes(fields: dict[str, SetIndex], episodes: Episodes) -> SetIndex:
@@ -182,6 +176,7 @@ def tables_of(kind: str | None) -> list[str]:
     return name.split(",") if word == "flags" else [name] if word in ("ends", "ids") else []
 
 
+@located(path="data")
 def array_episodes(
     kind: str,
     tables: Mapping[str, Any],
@@ -191,9 +186,9 @@ def array_episodes(
     """The episodes of arrays. ``tables``: those that ``kind`` names; ``counts``: rows of fields;
     ``shapes``: their first two extents, of "axis"."""
     if kind == "axis":
-        return along_axis(shapes, "data")
+        return along_axis(shapes)
     if kind == "whole":
-        return episodes_of({name: np.array([n]) for name, n in counts.items()}, kind, "data")[0]
+        return episodes_of({name: np.array([n]) for name, n in counts.items()}, kind)[0]
     word, rows = kind.partition(":")[0], max(counts.values())
     if word not in ("ends", "ids", "flags"):
         raise ParamsError(
@@ -204,7 +199,7 @@ def array_episodes(
     found = []
     for name in tables_of(kind):
         if name not in tables:
-            raise no_field(name, list(tables), "data")
+            raise no_field(name, list(tables))
         if isinstance(tables[name], DatasetPath):
             raise ParamsError(f"{name!r} is a dataset of a file", hint="pass its values: x[()]")
         found.append(np.asarray(tables[name]))
@@ -215,11 +210,11 @@ def array_episodes(
                 expected=f"({rows},)",
             )
     if word == "ends":
-        ends = checked_ends(found[0], tables_of(kind)[0], "data")
+        ends = checked_ends(found[0], tables_of(kind)[0])
     else:
         columns = [one.reshape(-1) for one in found]
         ends = ends_of_ids(columns[0], rows) if word == "ids" else ends_of_flags(columns, rows)
-    return flat_episodes(ends, counts, kind, "data")
+    return flat_episodes(ends, counts, kind)
 
 
 # -- what the parameters ask for -----------------------------------------------------------------
@@ -233,7 +228,6 @@ def windows_of(p: ReaderParams, index: SetIndex) -> Rule:
         if p.window.rows is not None or p.episodes is not None or p.episodes_subset is not None:
             raise ParamsError(
                 "nothing says where the episodes of this dataset end",
-                path=index.facts.path,
                 found=index.facts.layout,
                 hint='episodes="whole": all rows are one recording; "ends:NAME", "ids:NAME" or '
                 '"flags:NAME" names a dataset that says it'
@@ -256,7 +250,7 @@ def windows_of(p: ReaderParams, index: SetIndex) -> Rule:
     edges = window.edge if isinstance(window.edge, tuple) else (window.edge, window.edge)
     chosen = None
     if p.episodes_subset is not None:
-        chosen = _chosen(p.episodes_subset, found.episodes, index.facts.path)
+        chosen = _chosen(p.episodes_subset, found.episodes)
     every = 0 if window.every == "episode" else window.every
     if "episode" in fields.values():
         if every > 1:
@@ -270,7 +264,7 @@ def windows_of(p: ReaderParams, index: SetIndex) -> Rule:
     return Windows(found.episodes, fields, every, edges, outside, chosen, most)
 
 
-def _chosen(subset: slice | Int64 | tuple[str, ...], episodes: Episodes, path: str) -> Int64:
+def _chosen(subset: slice | Int64 | tuple[str, ...], episodes: Episodes) -> Int64:
     """The numbers of the episodes that a subset names."""
     count = episodes.ends.size
     if isinstance(subset, tuple):
@@ -279,14 +273,12 @@ def _chosen(subset: slice | Int64 | tuple[str, ...], episodes: Episodes, path: s
         if missing:
             raise ParamsError(
                 "episodes_subset names an episode that is not in the dataset",
-                path=path,
                 found=", ".join(map(repr, missing[:10])),
                 expected=f"names such as {episodes.names[0]!r}" if numbers else "numbers",
             )
         if len(numbers) < len(episodes.names):
             raise ParamsError(
                 "several episodes of these files have one name",
-                path=path,
                 hint="episodes_subset also takes their numbers",
             )
         chosen = np.array([numbers[name] for name in subset], np.int64)
@@ -297,7 +289,6 @@ def _chosen(subset: slice | Int64 | tuple[str, ...], episodes: Episodes, path: s
     if not chosen.size or chosen.min() < 0 or chosen.max() >= count:
         raise ParamsError(
             "episodes_subset names episodes that are not in the dataset",
-            path=path,
             found=written(subset),
             expected=f"some of 0 to {count - 1}",
         )

@@ -15,7 +15,14 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from ..errors import DecodeError, FormatError, ParamsError, SampleError, closed_on_error
+from ..errors import (
+    AsyncReaderError,
+    DecodeError,
+    FormatError,
+    ParamsError,
+    SampleError,
+    closed_on_error,
+)
 from ..pixels.augment.base import along
 from ..pixels.codec import decode_values
 from ..pixels.numbers import Stretches, too_long
@@ -111,14 +118,17 @@ def _check_extents(first_name: str, first: SetIndex, name: str, one: SetIndex) -
 
 
 def open_file(file: File, index: Callable[[File], SetIndex]) -> OpenSet:
-    """The set that ``index`` finds in ``file``, which is closed if that fails."""
+    """The set that ``index`` finds in ``file``, which is closed if that fails, and which errors
+    name."""
     try:  # each file of a set comes by here: without a call more
         found = index(file)
         fields = found.fields.values()
         facts = found.facts
         return OpenSet(found, [one.storage.serve(OpenField(facts, one, file)) for one in fields])
-    except BaseException:
+    except BaseException as exc:
         file.close()
+        if isinstance(exc, AsyncReaderError):
+            exc.path = exc.path or file.path
         raise
 
 
@@ -127,8 +137,9 @@ def index_each(fields: Request, index: Callable[[Request], SetIndex]) -> dict[st
     the one that the layout has for it. ``index``: finds one of them in a file that is open."""
     first = index(fields)
     name = next(iter(first.fields)) if fields.name is None else fields.name
-    others = fields.also(first.first.spec, [one.name for one in first.facts.fields])
-    return {name: first, **{one.own_name: index(one) for one in others}}
+    others = fields.other_names([one.name for one in first.facts.fields]).items()
+    stored = first.first.spec
+    return {name: first, **{own: index(fields.other(own, data, stored)) for own, data in others}}
 
 
 def index_set(fields: Request, index: Callable[[Request], SetIndex]) -> SetIndex:
@@ -151,10 +162,7 @@ class Layout(Generic[Found]):
 
 def index_of(found: Found, layouts: Iterable[Layout[Found]]) -> SetIndex:
     """The index by the first layout that recognises what was found; the last one takes all."""
-    for layout in layouts:
-        if layout.recognise(found):
-            return layout.index(found)
-    raise AssertionError(layouts)
+    return next(layout for layout in layouts if layout.recognise(found)).index(found)
 
 
 class OpenSet:
@@ -239,7 +247,7 @@ class OpenSet:
         named = wanted.by_field
         unknown = [name for name in named if name not in self.names]
         if unknown:
-            raise no_field(unknown[0], self.names, self.facts.path)
+            raise no_field(unknown[0], self.names, path=self.facts.path)
         each = zip(self.names, self.parts, strict=True)
         plain = [name for name, one in each if one.spec.dtype.names is None or one.spec.members]
         wrong = [name for name in plain if "members" in named.get(name, {})]

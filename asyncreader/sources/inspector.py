@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterator
 from itertools import repeat
-from typing import NamedTuple
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
@@ -22,18 +21,10 @@ from ..pixels.rows import (
     Writer,
     checksum_error,
 )
-from ..pixels.specs import SampleSpec
 from ..stats import Meter
 from ..system.array_types import Array, Bools, Int64, UInt8, UInt64
 from ..system.memory import address_of
 from .base import Source
-
-
-class _Kept(NamedTuple):
-    """A sample as it is stored. ``pixels``: in stored axis order; None where it is encoded."""
-
-    data: bytes
-    pixels: Array | None
 
 
 class _Looking(Writer):
@@ -52,63 +43,58 @@ class _Looking(Writer):
 class _OneSample(_Looking):
     """A :class:`Writer` that keeps one sample as it is stored, instead of writing its row.
 
-    ``record``: which; ``stored``: what a raw sample is; ``check``: compare the bytes with their
-    checksum, where there is one. ``kept``: gets the sample.
+    ``check``: compare the bytes with their checksum, where there is one. When it was written,
+    ``data`` are its bytes, and ``pixels`` in stored axis order, None where it is encoded.
     """
 
-    def __init__(
-        self, origin: Origin, record: int, stored: SampleSpec, check: bool, kept: list[_Kept]
-    ) -> None:
+    data: bytes
+    pixels: Array | None = None
+
+    def __init__(self, origin: Origin, record: int, check: bool) -> None:
         one = np.zeros(1, np.int64)
         self.job = RowJob(np.array([record], np.int64), one, one.view(np.uint64))
         self.meter = Meter()
-        self._origin = origin
-        self._record = record
-        self._stored = stored
-        self._check = check
-        self._kept = kept
+        self._origin, self._check = origin, check
 
     def of_file(self, origin: Origin, first: int, positions: Int64, local: Int64) -> _OneSample:
         # whoever opened the file adds the number of its first record to an error that passes
-        return _OneSample(origin, int(local[0]), origin.spec, self._check, self._kept)
+        self._origin, self.job = origin, self.job._replace(records=local)
+        return self
 
     def raw(self, i: int, sample: Array, stored: UInt8 | None = None) -> None:
-        data = self._checked(sample if stored is None else stored)
-        pixels: Array
+        self.data = self._checked(sample if stored is None else stored)
         if stored is None:  # what was checked: the file may change
-            pixels = np.frombuffer(data, sample.dtype).reshape(sample.shape)
+            self.pixels = np.frombuffer(self.data, sample.dtype).reshape(sample.shape)
         else:
-            pixels = np.array(sample)
-        self._kept.append(_Kept(data, pixels))
+            self.pixels = np.array(sample)
 
     def encoded(self, store: RowStore, offsets: Int64, sizes: Int64) -> None:
-        for offset, size in zip(offsets.tolist(), sizes.tolist(), strict=True):
-            self._kept.append(_Kept(self._checked(store.view(offset, size)), None))
+        self.data = self._checked(store.view(int(offsets[0]), int(sizes[0])))
 
     def bulk(self, store: RowStore, offsets: Int64, which: Int64 | Bools | None = None) -> None:
-        stored = self._stored
+        stored = self._origin.spec
         assert stored.shape is not None
-        for offset in offsets.tolist():
+        for offset in offsets.tolist():  # of another part of the job there is none
             row = store.view(offset, stored.row_bytes)
             self.raw(0, row.view(stored.dtype).reshape(stored.shape))
 
     def values(
         self, origin: Origin, starts: Int64, lengths: Int64, runs: Runs | None = None
     ) -> Iterator[_Values]:
-        first, count = int(starts[0]), int(lengths[0])
-        memory = np.empty((count, self._stored.row_bytes), np.uint8)
+        first, count, stored = int(starts[0]), int(lengths[0]), self._origin.spec
+        memory = np.empty((count, stored.row_bytes), np.uint8)
         for at in range(0, count, TOGETHER):
             records = np.arange(first + at, first + min(at + TOGETHER, count), dtype=np.int64)
             yield _Values(origin, records, memory[at : at + TOGETHER])
-        pixels = memory.reshape(-1).view(self._stored.dtype)
-        self.raw(0, pixels.reshape(-1, *(self._stored.shape or ())))
+        pixels = memory.reshape(-1).view(stored.dtype)
+        self.raw(0, pixels.reshape(-1, *(stored.shape or ())))
 
     def _checked(self, sample: Array) -> bytes:
         """The bytes of a sample; ChecksumError if they are not those that were packed."""
         data = sample.tobytes()
         sums = self._origin.checksums
         if self._check and sums is not None:
-            found, expected = xxh3_64_intdigest(data), int(sums[self._record])
+            found, expected = xxh3_64_intdigest(data), int(sums[self.job.records[0]])
             if found != expected:
                 self.fail(0, checksum_error(found, expected))
         return data
@@ -142,11 +128,10 @@ class Inspector:
     def __init__(self, source: Source) -> None:
         self._source = source
 
-    def _read(self, record: int, check: bool = True) -> _Kept:
-        kept: list[_Kept] = []
-        source = self._source
-        source.read_into(_OneSample(source, record, source.spec, check, kept))
-        return kept[0]
+    def _read(self, record: int, check: bool = True) -> _OneSample:
+        sample = _OneSample(self._source, record, check)
+        self._source.read_into(sample)
+        return sample
 
     def bytes(self, record: int) -> bytes:
         """The stored bytes of a sample, compared with their checksum where there is one."""
@@ -165,14 +150,15 @@ class Inspector:
         high, wide, _ = stored.image_shape()
         if high is not None and wide is not None:
             return high, wide
-        data, pixels = self._read(record, check=False)
+        sample = self._read(record, check=False)
+        pixels = sample.pixels
         if pixels is not None:
             with source.holding(record) as (part, _):
                 stored = part.spec
             assert stored.axes is not None
             return pixels.shape[stored.axes.index("H")], pixels.shape[stored.axes.index("W")]
         try:
-            header = codec.read_header(data)
+            header = codec.read_header(sample.data)
         except DecodeError as exc:
             exc.hint = exc.hint or SKIP_HINT
             raise source.located(exc, record) from exc.__cause__

@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ..errors import (
     SourceError,
     SourceNotFoundError,
     closed_on_error,
+    located,
 )
 from ..formats import packed as fmt
 from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifest
@@ -28,22 +29,20 @@ from ..sampling.episodes import Episodes, Windows
 from ..system.array_types import Array
 from ..system.checks import FILE, DatasetPath
 from ..system.text import natural
-from .arrays import index_arrays, label_array
+from .arrays import index_arrays, label_array, patches_of
 from .base import FieldIndex
 from .bytestore import OpenFile
 from .episodes import array_episodes, of_episodes, tables_of, windows_of
 from .fields import OpenSet, SetIndex, index_each, joined_fields
-from .hdf5.sparse import sum_dtype
 from .labels import together, with_labels
-from .layouts.hdf5_layouts import index_hdf5
-from .patches import patches_of
+from .layouts.hdf5_sparse import sum_dtype
+from .layouts.known import index_hdf5
 from .ragged import array_offsets, ragged_field
 from .request import Cut, NoFieldError, NoSamplesError, Request, check_labels
 from .sets.combined import MixedSet, join, mix
-from .sets.open_cache import allow_open
+from .sets.joined import allow_open
 from .sets.shards import open_shards, volumes_of_shards
-from .sniff import FAMILY, sniff
-from .urls import absolute_file, is_url, local_path
+from .sniff import FAMILY, absolute_file, is_url, local_path, sniff
 
 #: What a caller names: a path, a glob pattern, a URL, or a list of them.
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -91,7 +90,10 @@ def _stored(p: ReaderParams) -> dict[str, str]:
     under."""
     field = p.data_field
     if isinstance(p.data, dict) and field == fmt.DATA:
-        tables = {*tables_of(p.episodes), *_tables_of_lengths(p, p.data)}
+        asked = p.offsets_field
+        named = asked if isinstance(asked, dict) else dict.fromkeys(p.data, asked)
+        offsets = [_array_offsets(p, name, p.data, named.get(name)) for name in p.data]
+        tables = {*tables_of(p.episodes), *(one[0] for one in offsets if one is not None)}
         field = tuple(name for name in p.data if name not in tables and name not in p.places)
     elif p.data is not None and p.field_names is None:
         field = fmt.DATA
@@ -123,20 +125,19 @@ def _opened_as(p: ReaderParams, stored: Mapping[str, str]) -> dict[str, str]:
 
 def _check_by_field(asked: Request, index: SetIndex) -> None:
     """ParamsError where columns or offsets are asked for of what has none."""
-    names, path = index.fields, index.facts.path
+    names = index.fields
     for option, given in (("columns", asked.columns), ("offsets_field", asked.offsets)):
         wrong = [name for name in given if name not in names] if isinstance(given, Mapping) else []
         if wrong:
             raise ParamsError(
                 f"{option} names a field that is not read",
-                path=path,
                 found=repr(wrong[0]),
                 expected=" or ".join(map(repr, names)),
             )
     requests = {name: replace(asked, name=name) for name in names}
     for name, one in requests.items():
         if one.own_columns is not None:
-            _check_columns(one.own_columns, name, names[name], path)
+            _check_columns(one.own_columns, name, names[name])
     unused = [n for n, r in requests.items() if r.own_offsets and r.own_offsets != names[n].table]
     if unused and (isinstance(asked.offsets, Mapping) or len(unused) == len(names)):
         whose = "no field has such"
@@ -144,14 +145,13 @@ def _check_by_field(asked: Request, index: SetIndex) -> None:
             whose = f"field {unused[0]!r} has none"
         raise ParamsError(
             f"offsets_field names where samples begin among values, and {whose}",
-            path=path,
             found=f"offsets_field={requests[unused[0]].own_offsets!r}, {index.facts.layout}",
             expected="arrays of values, in HDF5 or in memory",
             hint="leave offsets_field out: HDF5's variable length needs none",
         )
 
 
-def _check_columns(columns: Chosen, name: str, field: FieldIndex, path: str) -> None:
+def _check_columns(columns: Chosen, name: str, field: FieldIndex) -> None:
     """ParamsError unless a field has such columns to choose from."""
     ragged, chosen = field.spec.ragged, field.spec.columns is not None
     if chosen or (field.stored_as is not None and not ragged):  # sparse rows
@@ -161,7 +161,6 @@ def _check_columns(columns: Chosen, name: str, field: FieldIndex, path: str) -> 
         f"the columns of field {name!r} have no names"
         if named
         else f"columns choose among the numbers of a row, and field {name!r} has none",
-        path=path,
         found=f"{'values' if ragged else 'samples'} of shape {field.spec.shape}"
         + (", samples differ in length" if ragged else ""),
         hint="give their numbers"
@@ -210,7 +209,7 @@ def open_source(
     if fields.episodes == "whole":
         found = _as_episode(found, fields)
     if fields.columns is not None or fields.offsets:
-        with closed_on_error([found]):
+        with closed_on_error([found]), located(path=found.facts.path):
             _check_by_field(fields, found.index)
     return found
 
@@ -302,8 +301,7 @@ def _open_named(name: str, fields: Request, io: str, expect: str | None) -> Iter
         _expect(expect, remote.facts.container, name)
         return
     found = sniff(name, io)
-    if expect not in (None, found.container):
-        found.close()
+    with closed_on_error([found]):
         _expect(expect, found.container, name)
     if found.manifest is not None and fields.cut is not None:
         yield from volumes_of_shards(*found.manifest, fields, io=io)
@@ -405,7 +403,8 @@ def _open_arrays(p: ReaderParams, data: Any, fields: Request) -> OpenSet:
         held = {name: _holder(data, given) for name, data in stored.items() if axes > 1}
         shapes = {name: tuple(given[of].shape[:2]) for name, of in held.items()}
         index = of_episodes(indexes, array_episodes(p.episodes, given, counts, shapes))
-    _check_by_field(fields, index)
+    with located(path=index.facts.path):
+        _check_by_field(fields, index)
     found = index.open()
     with closed_on_error([found]):
         return _named(p, found)
@@ -465,7 +464,8 @@ def _named(p: ReaderParams, found: OpenSet) -> OpenSet:
         found = found.renamed(names)
         found = OpenSet(replace(found.index, named=True), found.parts)
     rule_of = windows_of if p.patch.shape is None else patches_of
-    return found.ruled(rule_of(p, found.index))
+    with located(path=found.facts.path):
+        return found.ruled(rule_of(p, found.index))
 
 
 def _episode_each(fields: Request) -> bool:
@@ -498,28 +498,12 @@ def _holder(name: str, given: Mapping[str, Any]) -> str:
     return name
 
 
-def _tables_of_lengths(p: ReaderParams, given: Mapping[str, Any]) -> set[str]:
-    """The arrays that are offsets of others."""
-    found = set()
-    for name, array in given.items():
-        shape = getattr(array, "shape", ())
-        asked = p.offsets_field
-        asked = asked.get(name) if isinstance(asked, dict) else asked
-        offsets = _array_offsets(p, name, shape, given, asked)
-        if offsets is not None:
-            found.add(offsets[0])
-    return found
-
-
 def _array_offsets(
-    p: ReaderParams,
-    name: str,
-    shape: tuple[int, ...],
-    given: Mapping[str, Any],
-    asked: str | bool | None,
+    p: ReaderParams, name: str, given: Mapping[str, Any], asked: str | Literal[False] | None
 ) -> tuple[str, Array] | None:
     """Where the samples of an array begin among its rows, and which array says it: ``asked``, where
     the caller names one."""
+    shape = getattr(given[name], "shape", ())
     episodes = p.episodes is not None or p.window.rows is not None
     if not shape or p.episodes == "axis" or (asked is None and episodes):
         return None
@@ -534,7 +518,7 @@ def _index_array(
     name = _holder(asked.data, given)
     array, member = given[name], asked.data[len(name) + 1 :] or None
     if not isinstance(array, DatasetPath):
-        offsets = _array_offsets(p, name, tuple(array.shape), given, asked.own_offsets)
+        offsets = _array_offsets(p, name, given, asked.own_offsets)
         if offsets is None:
             return index_arrays(array, labels, asked, member)
         values = replace(asked, places=(asked.data,))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
-from ..errors import FormatError, ParamsError, SampleError
+from ..errors import FormatError, ParamsError, SampleError, located
 from ..params.reader import ReaderParams
 from ..pixels.rows import E, Writer
 from ..system.array_types import Array, Int64, UInt64
@@ -107,9 +107,7 @@ def ragged_field(
     )
 
 
-def offsets_in(
-    table: Array, name: str, rows: int, path: str, lengths: bool | None = None
-) -> Array | None:
+def offsets_in(table: Array, name: str, rows: int, lengths: bool | None = None) -> Array | None:
     """Where samples begin among ``rows`` values, (N + 1,), as a table says: starts, or with
     ``lengths`` those of the samples; None: whichever fits. None where it is of other values.
 
@@ -121,7 +119,6 @@ def offsets_in(
     if lengths is None and starts and made is not None:
         raise FormatError(
             f"{name!r} may be starts or lengths of samples",
-            path=path,
             found=f"{table.size} numbers, {rows} in all",
             hint="a name that ends in _offsets or _lengths says which",
         )
@@ -134,7 +131,6 @@ def offsets_in(
             wrong = low + int(np.argmax(falls))
             raise FormatError(
                 f"the offsets {name!r} decrease",
-                path=path,
                 index=wrong,
                 found=f"{int(table[wrong])} to {int(table[wrong + 1])}",
                 expected=f"numbers that do not decrease, from 0 to {rows}",
@@ -163,40 +159,58 @@ def candidates(name: str) -> dict[str, bool]:
     return {f"{name}_offsets": False, f"{name}_lengths": True, "offsets": False, "indptr": False}
 
 
-def does_not_fit(name: str, field: str, rows: int, table: Array, path: str) -> FormatError:
+def does_not_fit(name: str, field: str, rows: int, table: Array) -> FormatError:
     """The error of offsets that are not those of a field's values."""
     total = float(table.sum(dtype=np.float64))
     return FormatError(
         f"{name!r} does not say where the samples of {field!r} begin",
-        path=path,
         found=f"{table.size} numbers, {int(table[0])} to {int(table[-1])}, together {total:.15g}",
         expected=f"(N + 1,) starts from 0 to {rows}, or (N,) lengths that are {rows} together",
         hint=AS_ROWS,
     )
 
 
-def array_offsets(
-    field: str, rows: int, given: Mapping[str, Any], asked: str | bool | None
+def find_offsets(
+    field: str,
+    rows: int,
+    asked: str | Literal[False] | None,
+    usual: Mapping[str, bool],
+    table_of: Callable[[str, bool], Array | None],
 ) -> tuple[str, Array] | None:
-    """The array with the offsets of a field among those that are given, and where its samples
-    begin; None where it has none."""
+    """The name of the table that says where the samples of a field begin among its ``rows``, and
+    what it says, (N + 1,); None where each row is a sample.
+
+    ``asked``: the table that the caller names; else the ``usual`` names are tried. ``table_of``:
+    gives a table by its name and whether that is asked for; None where it is none.
+    """
     if asked is False:
         return None
-    if isinstance(asked, str) and asked not in given:
-        raise no_field(asked, list(given), "data")
-    named = {asked: None} if isinstance(asked, str) else candidates(field)
-    for name, lengths in named.items():
-        table = given.get(name)
-        if table is None or name == field or not hasattr(table, "shape"):
-            continue
-        if not isinstance(table, np.ndarray) or not is_table(table.shape, table.dtype):
-            if asked is None:
-                continue
-            raise ParamsError(f"{name!r} is no array of whole numbers (N,)")
-        found = fitting(name, field, rows, table, "data", lengths, isinstance(asked, str))
-        if found is not None:
-            return name, found
+    for name, lengths in usual.items() if asked is None else ((asked, None),):
+        table = None if name == field else table_of(name, asked is not None)
+        if table is not None:
+            found = fitting(name, field, rows, table, lengths, asked is not None)
+            if found is not None:
+                return name, found
     return None
+
+
+@located(path="data")
+def array_offsets(
+    field: str, rows: int, given: Mapping[str, Any], asked: str | Literal[False] | None
+) -> tuple[str, Array] | None:
+    """:func:`find_offsets` among the arrays that are given."""
+
+    def table_of(name: str, named: bool) -> Array | None:
+        table = given.get(name)
+        if isinstance(table, np.ndarray) and is_table(table.shape, table.dtype):
+            return table
+        if named and name not in given:
+            raise no_field(name, list(given))
+        if named:
+            raise ParamsError(f"{name!r} is no array of whole numbers (N,)")
+        return None
+
+    return find_offsets(field, rows, asked, candidates(field), table_of)
 
 
 def fitting(
@@ -204,7 +218,6 @@ def fitting(
     field: str,
     rows: int,
     table: Array,
-    path: str,
     lengths: bool | None,
     asked: bool,
 ) -> Array | None:
@@ -215,12 +228,12 @@ def fitting(
     of_rows = not asked and table.size == rows  # something of each row, unless it is starts
     if of_rows and (lengths or int(table[0]) or int(table[-1]) != rows):
         return None
-    found = offsets_in(table, name, rows, path, lengths)
+    found = offsets_in(table, name, rows, lengths)
     each = {table.size} if lengths else {table.size - 1} if lengths is False else set()
     if asked and found is None and rows in (each or {table.size, table.size - 1}):
         return None  # a field with one row for each sample
     if found is None and (asked or name.rpartition("/")[2] not in ("offsets", "indptr")):
-        raise does_not_fit(name, field, rows, table, path)
+        raise does_not_fit(name, field, rows, table)
     return found
 
 

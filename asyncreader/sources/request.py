@@ -94,31 +94,28 @@ class Request:
     #: What the first field is called in the open set; None: as in the file.
     name: str | None = None
 
-    def check_rows(self, stored: str, path: str) -> None:
+    def check_rows(self, stored: str) -> None:
         """ParamsError where samples are to lie along an axis of what is no array, ``stored``."""
         if self.along or not self.lead:
             raise ParamsError(
                 "sample_axis goes with arrays of numbers: HDF5 datasets, .npy files, arrays in "
                 "memory",
-                path=path,
                 found=stored,
             )
 
-    def check_labels_path(self, stored: str, path: str) -> None:
+    def check_labels_path(self, stored: str) -> None:
         """ParamsError where labels are to be in another file than those of what is no HDF5 file,
         ``stored``."""
         if self.labels_path is not None:
             raise ParamsError(
-                f"labels_path does not go with {stored}",
-                path=path,
-                hint="labels_path goes with one HDF5 file",
+                f"labels_path does not go with {stored}", hint="labels_path goes with one HDF5 file"
             )
 
-    def check_names(self, data: Sequence[str], labels: Sequence[str], path: str) -> None:
+    def check_names(self, data: Sequence[str], labels: Sequence[str]) -> None:
         """ParamsError unless the named fields are some of these: the caller would get others."""
         for name, own in ((self.data, data), (self.labels, labels)):
             if name is not None and name not in own:
-                raise no_field(name, (*data, *labels), path)
+                raise no_field(name, (*data, *labels))
 
     @property
     def own_name(self) -> str:
@@ -147,11 +144,6 @@ class Request:
         if self.others is not None:
             return self.others
         return {name: name for name in packed} if self.data == fmt.DATA else {}
-
-    def also(self, stored: SampleSpec, packed: Sequence[str]) -> list[Request]:
-        """Each of the ``others`` for itself. ``stored``: the first field's samples; ``packed``: as
-        for :meth:`other_names`."""
-        return [self.other(*names, stored) for names in self.other_names(packed).items()]
 
     def other(self, name: str, data: str, stored: SampleSpec) -> Request:
         """The field ``data`` of the file, which is called ``name`` in the set whose first field's
@@ -184,7 +176,7 @@ class NoSamplesError(FormatError):
 
 
 def no_field(
-    name: str, names: Sequence[str], path: str, served: Sequence[str] | None = None
+    name: str, names: Sequence[str], served: Sequence[str] | None = None, path: str | None = None
 ) -> NoFieldError:
     """The error for a field ``name`` that a set lacks; it lists the set's fields, and says which of
     those that are ``served`` (None: all) has this name in a group."""
@@ -241,7 +233,6 @@ def stored_samples(
         if along >= len(shape):
             raise ParamsError(
                 f"field {asked.data!r} has no such axis of samples",
-                path=path,
                 found=f"sample_axis={along}, shape {shape}",
                 expected=f"at most {len(shape) - 1}",
             )
@@ -249,20 +240,17 @@ def stored_samples(
         return along, stored_samples(moved, dtype, replace(asked, along=0), path, known)[1]
     if asked.data in asked.places or dtype.names is not None:
         return 0, SampleSpec(shape[1:], dtype, None)
-    letters = _letters(shape, dtype, asked, path, known)
+    letters = _letters(shape, dtype, asked, known)
     if letters is None:
         if asked.moved and _has_size(f"field {asked.data!r}", shape, asked.image_size, path):
             raise ParamsError(
                 f"field {asked.data!r} has the height and width of the images, but too many axes "
                 "to be cropped and mirrored with them",
-                path=path,
                 found=f"shape {shape}",
                 expected="(N, H, W), (N, H, W, C) or (N, C, H, W)",
                 hint="give it a reader of its own: with the same seed it has the same order",
             )
-        return 0, SampleSpec(
-            shape[1:], dtype, None, columns=_numbers_of_columns(shape, asked, path)
-        )
+        return 0, SampleSpec(shape[1:], dtype, None, columns=_numbers_of_columns(shape, asked))
     number = letters.index("N")
     rows, axes = shape[:number] + shape[number + 1 :], letters.replace("N", "")
     if "C" not in axes:
@@ -271,26 +259,23 @@ def stored_samples(
     return number, SampleSpec(rows, dtype, axes, as_stored=not few)
 
 
-def _numbers_of_columns(
-    shape: tuple[int, ...], asked: Request, path: str
-) -> tuple[int, ...] | None:
+def _numbers_of_columns(shape: tuple[int, ...], asked: Request) -> tuple[int, ...] | None:
     """The columns of rows of numbers that are asked for, by number; None for all, and where
     something else has to say what their names mean."""
     columns = asked.own_columns
     if columns is None or len(shape) != 2:
         return None
     numbers = tuple(one for one in columns if isinstance(one, int))
-    check_columns(numbers, shape[1], path)
+    check_columns(numbers, shape[1])
     return numbers or None
 
 
-def check_columns(numbers: Iterable[int], width: int, path: str) -> None:
+def check_columns(numbers: Iterable[int], width: int) -> None:
     """ParamsError unless these are numbers of columns of rows of ``width``."""
     wrong = [one for one in numbers if not 0 <= one < width]
     if wrong:
         raise ParamsError(
             "columns names a column that does not exist",
-            path=path,
             found=wrong[0],
             expected=f"0 to {width - 1}",
         )
@@ -302,7 +287,7 @@ def grey_rows(shape: tuple[int, ...], dtype: np.dtype[Any], axes: str = "HW") ->
 
 
 def _letters(
-    shape: tuple[int, ...], dtype: np.dtype[Any], asked: Request, path: str, known: bool
+    shape: tuple[int, ...], dtype: np.dtype[Any], asked: Request, known: bool
 ) -> str | None:
     """The axes of all samples, such as "NHWC" or "NHW"; None where they are no pictures."""
     named = None
@@ -332,7 +317,7 @@ def _letters(
         hint += "sample_axis=None of one volume (C, Z, Y, X)"
     if asked.image_size is not None:
         hint += "; or give it a reader of its own: with the same seed it has the same order"
-    raise ParamsError(what, path=path, found=f"shape {shape}", hint=hint)
+    raise ParamsError(what, found=f"shape {shape}", hint=hint)
 
 
 def _orders_of_size(
@@ -381,7 +366,6 @@ def check_labels(
     raise ParamsError(
         f"labels {name!r} have the height and width of the images, but size, crop and flip move "
         "only the images",
-        path=path,
         found=f"shape {shape}",
         hint=f"name them as a field, which moves with its image: {listed}",
     )

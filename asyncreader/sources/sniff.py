@@ -1,4 +1,8 @@
-"""Opens a path of this machine once, and tells by content what it is."""
+"""What a path names: a URL, or a file or folder of this machine, which is told by its content.
+
+Credentials come from the environment, a profile or the instance, as the store's own tools find
+them, never from the URL: so no state, pickle, log or error can hold them.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +16,19 @@ import zipfile
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-from ..errors import FormatError, SourceNotFoundError
+from ..errors import FormatError, ParamsError, SourceNotFoundError, shown
 from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifest
 from ..formats.manifest import NAME as MANIFEST
 from ..pixels.codec import IMAGE_SUFFIXES
+from ..system.checks import URL
 from .bytestore import OpenFile
 from .extents import image_kind
-from .fields import OpenSet, index_set, open_file
+from .fields import OpenSet, open_file
 from .hdf5.structure import signature_at
 from .layouts import npy
-from .layouts.hdf5_layouts import index_hdf5
-from .layouts.lmdb_layouts import index_lmdb
+from .layouts.known import index_hdf5, index_lmdb
 from .lmdb import bears_magic, data_file_in
 from .request import Request
 
@@ -49,18 +54,15 @@ class Sniffed:
     def open(self, fields: Request) -> OpenSet:
         """The set in its file, which is closed if that fails."""
         assert self.file is not None
-        if self.container == "LMDB":
-            return open_file(self.file, partial(index_lmdb, self.path, fields=fields))
-        if self.container == "NPY":
-            return open_file(self.file, lambda it: index_set(fields, partial(npy.index_npy, it)))
-        return open_file(self.file, partial(index_hdf5, fields=fields))
+        index = {"HDF5": index_hdf5, "LMDB": index_lmdb, "NPY": npy.index_npy}[self.container]
+        return open_file(self.file, partial(index, fields=fields))
 
     def files(self) -> list[str]:
         """The data files."""
         if self.manifest is not None:
             folder, shards = os.path.dirname(self.manifest[0]), self.manifest[1]
             return [os.path.join(folder, shards.name(number)) for number in range(len(shards))]
-        return [] if self.file is None else [self.file.path]
+        return [] if self.file is None else [self.file.handle]
 
     def close(self) -> None:
         """Close the file."""
@@ -88,7 +90,7 @@ def sniff(path: str, io: str = "auto") -> Sniffed:
         inside = data_file_in(path)
         if inside is None:
             raise _no_set_in(path)
-        return Sniffed(path, "LMDB", OpenFile(inside, io))
+        return Sniffed(path, "LMDB", OpenFile(inside, io, path))
     file = OpenFile(path, io)
     try:  # each file of a set comes by here: without a call more
         data = file.mapped.bytes
@@ -246,3 +248,126 @@ def _image_in(path: str) -> str | None:
         if left <= 0:
             break
     return None
+
+
+# -- URLs ------------------------------------------------------------------------------------------
+
+
+SCHEMES: Final = ("s3", "gs", "https", "http", "file")
+_USERINFO: Final = re.compile(r"(?<=://)[^/@\s]*@")
+_QUERY: Final = re.compile(r"\?[^\s)\"']*")
+
+
+@dataclass(frozen=True)
+class Location:
+    """An object or a prefix: ``base`` is the bucket or server, ``key`` the key in it."""
+
+    base: str
+    key: str
+
+    @property
+    def shown(self) -> str:
+        """The URL for messages; URLs with secrets were refused."""
+        return f"{self.base}/{self.key}"
+
+    def sibling(self, name: str) -> Location:
+        """``name`` in the same folder."""
+        folder, slash, _ = self.key.rpartition("/")
+        return Location(self.base, f"{folder}{slash}{name}")
+
+    def inside(self, name: str) -> Location:
+        """``name`` in this folder."""
+        return Location(self.base, f"{self.key.rstrip('/')}/{name}".lstrip("/"))
+
+
+def is_url(path: str) -> bool:
+    """Whether a path is a URL rather than the name of a file."""
+    return URL.match(path) is not None
+
+
+def absolute(path: str) -> str:
+    """``path`` made absolute: os.chdir() must not affect a set that is open.
+
+    URLs stay as they are. So does ``..``: after a symbolic link it means another folder.
+    """
+    return path if is_url(path) else absolute_file(path)
+
+
+def absolute_file(path: str) -> str:
+    """The same for the name of a file."""
+    if os.path.isabs(path):
+        return path
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:  # the current folder was removed: no relative path can be found
+        return path
+    return os.path.join(here, re.sub(r"^(\./+)+", "", path))
+
+
+def absolute_pattern(path: str) -> str:
+    """The same for a path that may be a glob pattern; the current folder's name is escaped.
+
+    A path that is neither a file nor a pattern stays as it is, for the error message.
+    """
+    if os.path.isabs(path) or is_url(path):
+        return path
+    if os.path.lexists(path):
+        return absolute_file(path)
+    if not glob.has_magic(path):
+        return path
+    return glob.escape(absolute_file("./")) + path
+
+
+def without_secrets(text: str) -> str:
+    """``text`` with user names, passwords and queries of the URLs in it cut out."""
+    return _QUERY.sub("", _USERINFO.sub("", text))
+
+
+def _split(url: str) -> SplitResult:
+    cut = shown(without_secrets(url))
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as exc:
+        raise ParamsError("not a URL", found=cut) from exc
+    if parts.scheme.lower() not in SCHEMES:
+        raise ParamsError(
+            "unknown URL scheme",
+            found=cut,
+            expected=", ".join(f"{scheme}://" for scheme in SCHEMES),
+        )
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ParamsError(
+            "a URL with a user name, password or query is refused: saved states, pickles and logs "
+            "would show it",
+            found=cut,
+            hint="give credentials in the store's own way, such as AWS_ACCESS_KEY_ID or an "
+            "instance profile",
+        )
+    if any(not c.isprintable() for c in unquote(url)):
+        raise ParamsError("the URL has control characters", found=cut)
+    return parts
+
+
+def local_path(url: str) -> str | None:
+    """The file or folder that a file:// URL names; None for URLs of stores. ParamsError."""
+    parts = _split(url)
+    if parts.scheme.lower() != "file":
+        return None
+    if parts.netloc not in ("", "localhost"):
+        raise ParamsError(
+            "the file:// URL names another machine", found=url, expected="file:///folder"
+        )
+    return unquote(parts.path)
+
+
+def location_of(url: str) -> Location:
+    """Bucket or server, and key, of a store's URL. ParamsError if it is not valid."""
+    parts = _split(url)
+    if not parts.netloc:
+        raise ParamsError("the URL has no bucket or server", found=url)
+    base = urlunsplit((parts.scheme.lower(), parts.netloc, "", "", ""))
+    pieces = parts.path.strip("/").split("/")
+    if ".." in pieces or "." in pieces:
+        raise ParamsError("the URL has . or .. in its path", found=url)
+    return Location(base, unquote(parts.path.lstrip("/")))

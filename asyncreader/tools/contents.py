@@ -19,7 +19,7 @@ from ..sources.hdf5.file import Hdf5, is_hdf5, kind_of, translated
 from ..sources.hdf5.listing import SPARSE, Listed, list_fields, says_where
 from ..sources.hdf5.physical import meaning_of
 from ..sources.hdf5.stored import is_plain
-from ..sources.layouts.hdf5_layouts import LABEL_NAMES
+from ..sources.layouts.known import LABEL_NAMES
 from ..sources.request import NoFieldError, Request
 from ..system.late import h5py
 from ..system.text import times
@@ -68,7 +68,7 @@ def _contents(given: Mapping[str, Any], path: str) -> dict[str, Any] | None:
         return None
     file = OpenFile(path, "mmap")
     try:
-        with contextlib.closing(file), translated(path), Hdf5(file, checked=True) as h5:
+        with contextlib.closing(file), translated(path), Hdf5(file) as h5:
             fields, unseen = list_fields(h5.members, h5.reach("/"))
             if not fields:
                 return None

@@ -22,15 +22,13 @@ from ..sources import Inspector, MixedSet, OpenSet, SetIndex, Source
 from ..sources.base import FieldIndex, Storage, row_size
 from ..sources.bytestore import OpenFile
 from ..sources.extents import Extents
-from ..sources.hdf5.boxes import ChunkVolumes
-from ..sources.hdf5.chunks import Chunks
+from ..sources.hdf5.chunks import Chunks, ChunkVolumes
 from ..sources.hdf5.file import Hdf5, translated
 from ..sources.hdf5.listing import SPARSE, Listed, list_fields
-from ..sources.hdf5.sparse import SparseRows
-from ..sources.labels import apart, label_names
+from ..sources.labels import apart, label_names, split_counts
+from ..sources.layouts.hdf5_sparse import SparseRows
 from ..sources.ragged import offsets_in
 from ..sources.sets.joined import Joined
-from ..sources.subset import split_counts
 from ..system.array_types import Array, Int64
 from ..system.late import h5py
 from ..system.text import slip, some, times

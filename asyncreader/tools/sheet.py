@@ -17,7 +17,7 @@ from ..errors import shown
 from ..sampling.episodes import Windows
 from ..sampling.patches import Patches
 from ..sources import OpenSet
-from ..sources.subset import split_counts
+from ..sources.labels import split_counts
 from ..system.array_types import Array, UInt8
 from ..system.text import counts_in_words, some, times
 from .describe import class_of, in_words

@@ -16,8 +16,8 @@ from ..sampling.episodes import Windows
 from ..sampling.patches import Patched, Patches
 from ..sources import Inspector
 from ..sources.base import Source, read_stored
+from ..sources.labels import selected
 from ..sources.request import Cut
-from ..sources.subset import selected
 from ..stats import FieldStatistics
 from ..system.array_types import Array, Float64, Int64
 

@@ -30,7 +30,7 @@ from ..pipeline.slots import arrays_of
 from ..pixels.row_maker import RowMaker
 from ..reader import AsyncReader
 from ..sources import OpenSet, RowJob, SetIndex, Source, read_rows
-from ..sources.urls import is_url
+from ..sources.sniff import is_url
 from ..stats import Meter, ReaderStats
 from ..system.array_types import Array, Int64
 from ..system.files import DIRECT, read_into

@@ -25,10 +25,10 @@ from ..pixels.transform import plan_rows
 from ..sources import Inspector, OpenSet, Source, container_of, expand_paths
 from ..sources.base import read_stored
 from ..sources.extents import ExtentSource
+from ..sources.labels import split_counts
 from ..sources.sets.joined import WholeDigests
 from ..sources.sets.shards import EachShard, LocalShards
-from ..sources.subset import split_counts
-from ..sources.urls import is_url
+from ..sources.sniff import is_url
 from ..system.array_types import Int64
 from ..system.limits import usable_cores
 from ..system.signals import in_threads
@@ -147,7 +147,7 @@ def _verify_local_set(path: str, manifest_file: str, how: _How) -> VerifyReport:
     each = EachShard(path, manifest, shards)
 
     def same(number: int) -> bool:
-        row = manifest.shard(number)
+        row = manifest.shards[number]
         return file_digest(each.path(number)) == (row.bytes, row.xxh3)
 
     return _verify_set(path, manifest_file, each, same, how)
@@ -184,7 +184,7 @@ def _verify_set(
     of_shard = replace(how, progress=shard_progress)
 
     for number in range(len(manifest)):
-        row, shown = manifest.shard(number), each.path(number)
+        row, shown = manifest.shards[number], each.path(number)
         try:
             with each.open(number) as shard:
                 found = _verify(shown, shard, of_shard, before)

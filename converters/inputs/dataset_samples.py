@@ -32,13 +32,12 @@ from asyncreader.sources import (
     open_whole,
 )
 from asyncreader.sources.bytestore import FileRef, LocalFile
-from asyncreader.sources.hdf5.sparse import SparseRows
-from asyncreader.sources.labels import label_names
+from asyncreader.sources.labels import label_names, resolve_subset
+from asyncreader.sources.layouts.hdf5_sparse import SparseRows
 from asyncreader.sources.lmdb import lmdb_data_file
 from asyncreader.sources.request import NAME_AXES
 from asyncreader.sources.sets.joined import Joined
-from asyncreader.sources.subset import resolve_subset
-from asyncreader.sources.urls import is_url
+from asyncreader.sources.sniff import is_url
 from asyncreader.system.array_types import Array, Int64
 
 from ..check_options import check_encoding, check_named, kind_of

@@ -27,7 +27,7 @@ from asyncreader.errors import FormatError, ParamsError
 from asyncreader.formats.manifest import manifest_path
 from asyncreader.sources import open_source
 from asyncreader.sources.hdf5.file import is_hdf5
-from asyncreader.sources.urls import is_url
+from asyncreader.sources.sniff import is_url
 
 from ..options import Options
 from ..temp_tables import Numbered, Numbers, sorted_records

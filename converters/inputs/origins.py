@@ -32,7 +32,7 @@ from asyncreader.errors import (
 from asyncreader.formats.manifest import NAME as MANIFEST
 from asyncreader.pixels.codec import IMAGE_SUFFIXES
 from asyncreader.sources.remote.client import IN_FLIGHT, Objects, Version
-from asyncreader.sources.urls import Location, is_url, location_of
+from asyncreader.sources.sniff import Location, is_url, location_of
 from asyncreader.system.files import NO_WAIT, open_itself
 
 from ..encode import Hold
@@ -574,7 +574,7 @@ def text_file(path: str) -> Iterator[str]:
         closing(Objects(location.base)) as objects,
         tempfile.NamedTemporaryFile(prefix="asyncreader-") as file,
     ):
-        size = objects.size(location)
+        size = objects.version(location).size
         for lo in range(0, size, _PIECE * _TOGETHER):
             hi = min(lo + _PIECE * _TOGETHER, size)
             ranges = [(at, min(at + _PIECE, hi)) for at in range(lo, hi, _PIECE)]

@@ -18,7 +18,7 @@ from xxhash import xxh3_64_intdigest
 
 from asyncreader.errors import ParamsError, SampleError
 from asyncreader.formats.packed import DATA, digest
-from asyncreader.sources.subset import split_counts, split_rows
+from asyncreader.sources.labels import split_counts, split_rows
 from asyncreader.system.array_types import Array, Float64, Int64, UInt64
 
 from ..encode import Block, Hold

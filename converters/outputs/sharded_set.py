@@ -215,7 +215,7 @@ class Workspace:
         """Whether the shard's file still has the bytes that were verified when it was packed."""
         if record.shard is None:
             return True
-        shard = record.shard.shard(0)
+        shard = record.shard.shards[0]
         try:
             size, found = file_digest(os.path.join(self.set, shard.name))
         except OSError:
@@ -474,7 +474,7 @@ class Grown:
                 found=f"{added.encoding} {added.dtype}",
                 expected=f"{old.encoding} {old.dtype}",
             )
-        shards = [one.shard(n) for one in (self.manifest, new) for n in range(len(one))]
+        shards = [shard for one in (self.manifest, new) for shard in one.shards]
         if len(shards) > MOST_SHARDS:
             raise ParamsError("more shards than a dataset can have", expected=f"{MOST_SHARDS:,}")
         earlier = (*self.manifest.earlier, (self.manifest.count, self.manifest.digests))

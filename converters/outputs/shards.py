@@ -341,7 +341,7 @@ class ShardPacking:
         if not good:
             raise all_bad(self.options, skipped)
         common = reduce(together, [shard.common for shard in good])
-        manifest = Manifest.of(common, [shard.shard(0) for shard in good])
+        manifest = Manifest.of(common, [shard.shards[0] for shard in good])
         return manifest, skipped
 
     def _publish(self, manifest: Manifest) -> tuple[str, ...]:

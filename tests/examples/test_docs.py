@@ -36,8 +36,7 @@ from torchvision_pixels import load_torchvision
 import converters
 from asyncreader.cli.main import main
 from asyncreader.params.reader import PARAMETERS, SHOWN
-from asyncreader.sources.layouts.hdf5_layouts import LAYOUTS as HDF5_LAYOUTS
-from asyncreader.sources.layouts.lmdb_layouts import LAYOUTS as LMDB_LAYOUTS
+from asyncreader.sources.layouts.known import HDF5_LAYOUTS, LMDB_LAYOUTS
 from asyncreader.sources.layouts.npy import NAME as NPY
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -32,7 +32,7 @@ from asyncreader.sources.remote import open
 from asyncreader.sources.remote import open as open_module
 from asyncreader.sources.remote.cache import ShardCache, parse_bytes
 from asyncreader.sources.remote.client import merged
-from asyncreader.sources.urls import Location, location_of, without_secrets
+from asyncreader.sources.sniff import Location, location_of, without_secrets
 from asyncreader.system.files import close_locked
 from converters import convert
 
@@ -204,7 +204,7 @@ def shards(folder: Path) -> list[Shard]:
     """The rows of a set's manifest."""
     text = (folder / "asyncreader.json").read_bytes()
     manifest = Manifest.from_json(text, str(folder))
-    return [manifest.shard(number) for number in range(len(manifest.sizes))]
+    return list(manifest.shards)
 
 
 def held(cache: Path) -> int:
@@ -720,13 +720,13 @@ def test_hdf5_and_others_read_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
     blob: Any = Blob(data)
     file = open.RangeFile(blob, Location("s3://x", "y"), len(data))
     file.seek(100)
-    assert bytes(open.Slices(file)[3000:3009]) == data[3000:3009]
+    assert bytes(file[3000:3009]) == data[3000:3009]
     assert file.read(20) == data[100:120]
-    assert bytes(open.Slices(file)[4990:5100]) == data[4990:]
+    assert bytes(file[4990:5100]) == data[4990:]
 
     def read(seed: int) -> bool:
         starts = np.random.default_rng(seed).integers(0, 4900, 2000).tolist()
-        return all(bytes(open.Slices(file)[at : at + 60]) == data[at : at + 60] for at in starts)
+        return all(bytes(file[at : at + 60]) == data[at : at + 60] for at in starts)
 
     with switching_often(), ThreadPoolExecutor(4) as pool:
         assert all(pool.map(read, range(4)))

@@ -18,7 +18,7 @@ from fakes import epoch_of, first_batch, hdf5, packed, paint, pictures, put_comp
 import asyncreader
 from asyncreader import AsyncReader, FormatError, ParamsError
 from asyncreader.sources import Inspector, Request, open_source
-from asyncreader.sources.hdf5 import blocks, structure
+from asyncreader.sources.hdf5 import blocks
 from asyncreader.sources.request import NoFieldError
 from asyncreader.tools.verify import verify_file
 from converters import convert
@@ -769,10 +769,8 @@ def test_groups_of_which_one_is_odd(tmp_path: Path, case: str) -> None:
         AsyncReader(path=tmp_path / "a.h5", episodes="groups:demo_*", data_field="x")
 
 
-def test_an_object_after_the_first_ten_thousand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An object that the walk through the whole file left out is checked when it is opened."""
+def test_a_tree_of_chunks_is_checked_when_it_is_reached(tmp_path: Path) -> None:
+    """The tree of the chunks of a data set is checked before the HDF5 library follows it."""
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("data", data=IMAGES, chunks=(1, 8, 7, 3))
@@ -780,16 +778,13 @@ def test_an_object_after_the_first_ten_thousand(
     node = content.index(b"TREE\x01")  # of the chunks
     content[node + 5] = 200
     path.write_bytes(content)
-    monkeypatch.setattr(structure, "OBJECTS", -1)
     with pytest.raises(FormatError, match="a tree that does not go down"):
         open_source(path)
 
 
-def test_a_group_after_the_first_ten_thousand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The tree of names of a group that the walk through the whole file left out is checked when
-    the group is reached, before the HDF5 library follows it."""
+def test_a_tree_of_names_is_checked_when_it_is_reached(tmp_path: Path) -> None:
+    """The tree of names of a group is checked when the group is reached, before the HDF5 library
+    follows it."""
     path = tmp_path / "a.h5"
     with h5py.File(path, "w", libver="earliest") as file:
         file["first/late/data"] = IMAGES
@@ -798,7 +793,6 @@ def test_a_group_after_the_first_ten_thousand(
     kind, tree = struct.unpack_from("<HxxxxxxQ", content, header + 16)
     assert (kind, content[tree : tree + 5]) == (0x11, b"TREE\0")  # a symbol table, in a tree
     asked = Request(data="first/late/data", labels=None)
-    monkeypatch.setattr(structure, "OBJECTS", -1)
     open_source(path, asked).close()
     content[tree + 5] = 200
     path.write_bytes(content)

@@ -134,7 +134,7 @@ def test_a_description_longer_than_a_header(tmp_path: Path) -> None:
     from asyncreader.sources.hdf5.file import read_meta
 
     found = OpenFile(str(tmp_path / "a.h5"), "mmap")
-    with Hdf5(found, checked=True) as h5:
+    with Hdf5(found) as h5:
         assert read_meta(h5) == meta
 
 

@@ -27,7 +27,7 @@ from asyncreader import (
 )
 from asyncreader.formats.manifest import NAME, read_manifest
 from asyncreader.sources import Inspector, fingerprint, open_whole
-from asyncreader.sources.sets.open_cache import open_limit
+from asyncreader.sources.sets.joined import open_limit
 from asyncreader.tools.verify import verify_file
 from converters import convert
 
@@ -319,9 +319,9 @@ def test_a_manifest_of_fields(raw: Path) -> None:
     facts = json.loads(text)
     assert (facts["version"], facts["columns"][-1]) == (2, "mask.checksums")
     assert set(facts["digests"]) == {"checksums", "labels", "mask.checksums"}
-    assert manifest.shard(2).fields == (facts["shards"][2][-1],)
+    assert manifest.shards[2].fields == (facts["shards"][2][-1],)
     part = manifest.take([3, 1])
-    assert part.shard(1) == manifest.shard(1)
+    assert part.shards[1] == manifest.shards[1]
     assert (part.digests, part.common.field_bytes) == ({}, (12 * HIGH * WIDE,))
 
 

@@ -27,8 +27,8 @@ from asyncreader.formats.manifest import MOST, NAME, Manifest, manifest_path, re
 from asyncreader.params.parse import parse_params
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, Request, fingerprint, open_source
-from asyncreader.sources.hdf5.groups import GroupSource
-from asyncreader.sources.sets.open_cache import OpenFileCache
+from asyncreader.sources.layouts.hdf5_groups import GroupSource
+from asyncreader.sources.sets.joined import OpenFileCache
 from asyncreader.sources.sets.shards import open_shards
 from asyncreader.testing.contract import CheckedSourceContract, fill_rows
 from asyncreader.tools.doctor.advice import _about_decoding

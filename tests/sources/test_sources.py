@@ -45,15 +45,10 @@ from asyncreader.params.parse import parse_params
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, Request, fingerprint, open_reader_source, open_source
 from asyncreader.sources.arrays import index_arrays
-from asyncreader.sources.bytestore import (
-    AdaptiveStore,
-    MappedStore,
-    OpenFile,
-    PreadStore,
-    file_system,
-)
+from asyncreader.sources.bytestore import AdaptiveStore, MappedStore, OpenFile, PreadStore
 from asyncreader.sources.lmdb import LmdbFile
 from asyncreader.system.checks import DatasetPath
+from asyncreader.system.files import file_system
 from asyncreader.testing.contract import CheckedSourceContract, SourceContract, fill_rows
 
 COUNT = 23

@@ -15,7 +15,7 @@ from reader_contract import ReaderContract, Served
 
 import asyncreader
 from asyncreader import AsyncReader, FormatError, ParamsError, SampleError
-from asyncreader.sources.hdf5.sparse import LONGEST
+from asyncreader.sources.layouts.hdf5_sparse import LONGEST
 
 N, WIDTH = 61, 37
 GENES = [f"gene{i}" for i in range(WIDTH)]

@@ -295,7 +295,7 @@ _OBJECT: Final = struct.Struct("<H6xQ")
 
 
 def heap_extents(
-    parts: Iterable[UInt8], count: int, data: UInt8, base: int, item: int, path: str, name: str
+    parts: Iterable[UInt8], count: int, data: UInt8, base: int, item: int, name: str
 ) -> tuple[Int64, npt.NDArray[np.uint32]]:
     """(starts, sizes in bytes) of all elements. FormatError names the first that is damaged.
 
@@ -308,7 +308,7 @@ def heap_extents(
         elements = part.view(ELEMENT)
         for lo in range(0, elements.size, BLOCK):
             block = elements[lo : lo + BLOCK]
-            found = _Heaps(data, base, path, name, at).extents(block, item)
+            found = _Heaps(data, base, name, at).extents(block, item)
             starts[at : at + block.size], sizes[at : at + block.size] = found
             at += block.size
     assert at == count
@@ -318,10 +318,9 @@ def heap_extents(
 class _Heaps:
     """The collections that some elements lie in."""
 
-    def __init__(self, data: UInt8, base: int, path: str, name: str, first: int) -> None:
+    def __init__(self, data: UInt8, base: int, name: str, first: int) -> None:
         self.data = data
         self.base = base
-        self.path = path
         self.name = name
         self.first = first
 
@@ -329,7 +328,6 @@ class _Heaps:
         if not good.all():
             raise FormatError(
                 f"a sample of {self.name!r} cannot be found: {what}",
-                path=self.path,
                 index=self.first + int(elements[int(np.argmin(good))]),
                 hint="the file is damaged: copy or write it again",
             )

@@ -38,11 +38,10 @@ AGAIN: Final = "copy or convert it again"
 # -- storage -------------------------------------------------------------------------------------
 
 
-def virtual_dataset(name: str, path: str) -> FormatError:
+def virtual_dataset(name: str) -> FormatError:
     """The error for a virtual data set."""
     return FormatError(
         f"{name!r} is a virtual dataset: its bytes lie in other files",
-        path=path,
         hint="pass those files as a list",
     )
 
@@ -147,19 +146,17 @@ def check_inside(file: ByteFile, offset: int, size: int) -> None:
     if offset + size > file.size:
         raise FormatError(
             "the file is truncated",
-            path=file.path,
             found=f"{file.size} bytes",
             expected=f"at least {offset + size}",
             hint=AGAIN,
         )
 
 
-def check_bomb(declared: int, stored: int, name: str, path: str) -> None:
+def check_bomb(declared: int, stored: int, name: str) -> None:
     """FormatError if a file declares much more than it stores."""
     if declared > BOMB_BYTES and declared > BOMB_RATIO * stored:
         raise FormatError(
             f"dataset {name!r} declares far more than it stores",
-            path=path,
             found=f"{declared} bytes of {stored} stored",
             expected=f"at most {BOMB_RATIO} times as many, or {BOMB_BYTES} bytes",
             hint="if it is genuine, repack it uncompressed: h5repack -f NONE",

@@ -29,7 +29,7 @@ from ...formats import packed as fmt
 from ...system.array_types import UInt8
 from ...system.late import h5py
 from ...system.signals import after_this
-from ..base import Names, Refusing
+from ..base import Names
 from ..bytestore import ByteFile, OpenFile, check_descriptors
 from .checks import attribute, is_compound, virtual_dataset
 from .chunk_cache import ChunkGrid, LibraryChunks
@@ -59,18 +59,19 @@ def is_hdf5(path: str) -> bool:
 
 @contextlib.contextmanager
 def translated(path: str) -> Iterator[None]:
-    """Turn h5py's errors into asyncreader's."""
+    """Turn h5py's errors into asyncreader's, and have all of them name the file."""
     try:
         yield
-    except (AsyncReaderError, KeyboardInterrupt, ImportError, MemoryError):
+    except AsyncReaderError as exc:
+        exc.path = exc.path or path
+        raise
+    except (KeyboardInterrupt, ImportError, MemoryError):
         raise  # what cannot be loaded, and memory that runs out, say nothing of the file
     except Exception as exc:
         if isinstance(exc.__cause__ or exc.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None  # h5py's lock makes a SystemError of Ctrl-C
         check_descriptors(exc, path)
-        raise FormatError(
-            f"HDF5 cannot read it: {exc}", path=path, hint="copy or convert it again"
-        ) from exc
+        raise FormatError(f"HDF5 cannot read it: {exc}", hint="copy or convert it again") from exc
 
 
 #: What HDF5 says of a file whose locking is refused.
@@ -112,7 +113,6 @@ def open_library(path: str) -> Any:
             if "already open for write" in str(exc):
                 raise FormatError(
                     "a program has it open for writing, or was killed while it had",
-                    path=path,
                     hint="close that program; after a crash, h5clear -s clears the mark it left",
                 ) from exc
             if not any(reason in str(exc) for reason in _LOCKED):
@@ -122,18 +122,16 @@ def open_library(path: str) -> Any:
     raise refused
 
 
-class Hdf5(Closing, Refusing):
+class Hdf5(Closing):
     """An HDF5 file that the library has open, read-only, and what is known of its structure.
 
-    ``checked``: the whole structure is walked before the library sees the file; without it, each
-    object when it is reached. FormatError if the path names another file than ``file`` by now.
+    Each object's structure is walked before the library sees it. FormatError if the path names
+    another file than ``file`` by now.
     """
 
-    def __init__(self, file: ByteFile, *, checked: bool = False) -> None:
+    def __init__(self, file: ByteFile) -> None:
         self.path, self._file = file.path, file
-        self._structure = Structure(file.mapped.bytes, file.path)
-        if checked:
-            self._structure.check()
+        self._structure = Structure(file.mapped.bytes)
         named = file.handle
         if isinstance(named, str):
             self.file = open_library(named)
@@ -192,7 +190,6 @@ class Hdf5(Closing, Refusing):
                 if followed > _SOFT:
                     raise FormatError(
                         f"{name!r} is a soft link that leads in circles, or over many others",
-                        path=self.path,
                         expected=f"at most {_SOFT} links to follow",
                     )
                 target = links.get_val(part)
@@ -200,10 +197,10 @@ class Hdf5(Closing, Refusing):
                 left.extendleft(reversed(target.split(b"/")))
                 continue
             if link.type != h5py.h5l.TYPE_HARD:
-                raise _leads_out(here, part, link.type, name, self.path)
+                raise _leads_out(here, part, link.type, name)
             here = self._opened(here, part, link.u)
             if here is None:
-                raise virtual_dataset(name, self.path)
+                raise virtual_dataset(name)
         reached: object = here
         return reached
 
@@ -215,6 +212,16 @@ class Hdf5(Closing, Refusing):
             return None
         link = links.get_info(part)
         return self._structure.data_set(link.u) if link.type == h5py.h5l.TYPE_HARD else None
+
+    def referenced(self, reference: Any, address: int, name: str) -> Stored | None:
+        """The data set that a ``reference`` to ``address`` means; ``name``: of it, for messages;
+        None for one to anything else, and to a region."""
+        if type(reference) is not h5py.h5r.Reference:
+            return None
+        if self._structure.virtual(address):
+            raise virtual_dataset(name)
+        found = h5py.h5r.dereference(reference, self.file.id)
+        return self.stored(found, name) if isinstance(found, h5py.h5d.DatasetID) else None
 
     def text(self, name: str, attribute: str) -> str | None:
         """The attribute of an object, one text; None if it has none of that name. FormatError for
@@ -228,7 +235,6 @@ class Hdf5(Closing, Refusing):
         if h5py.h5a.exists(found, attribute.encode()):
             raise FormatError(
                 f"attribute {attribute!r} of {name!r} is not one text in the object's header",
-                path=self.path,
                 hint="write the file again without libver='latest', or with fewer attributes",
             )
         return None
@@ -269,7 +275,7 @@ class Hdf5(Closing, Refusing):
         """A data set that must be there, reached as :meth:`find` does."""
         found = self.find(name, records)
         if found is None and self.reach(name) is not None:
-            raise FormatError(f"{name!r} is not a dataset", path=self.path)
+            raise FormatError(f"{name!r} is not a dataset")
         if found is None:
             raise self.no_field(name)
         return found
@@ -277,29 +283,20 @@ class Hdf5(Closing, Refusing):
     def no_field(self, name: str, group: Any = None) -> ParamsError:
         """The error for a missing data set: it lists those that are there, or in a ``group``."""
         inside, _ = list_fields(self.members, self._root if group is None else group)
-        error = missing(name, inside, self.path)
+        error = missing(name, inside)
         kind = kind_of(self) if group is None else None
         if kind is not None:
             error.hint = "; ".join(filter(None, (f"{kind.name}: {kind.samples}", error.hint)))
         return error
 
     def member(self, name: str) -> Stored | None:
-        """A data set of the root group by a hard link, whose bytes are in this file; None for
-        anything else.
+        """A data set whose bytes are in this file; None for anything else.
 
         For detecting layouts: objects that fail a check are skipped.
         """
-        part, links = name.encode("utf-8", "surrogateescape"), self._root.links
-        link = links.get_info(part) if links.exists(part) else None
-        if link is None or link.type != h5py.h5l.TYPE_HARD:
-            return None
-        found = self._opened(self._root, part, link.u)
-        if not isinstance(found, h5py.h5d.DatasetID):
-            return None
-        try:
-            return self.stored(found, name)
-        except FormatError:
-            return None
+        with contextlib.suppress(FormatError):
+            return self.find(name)
+        return None
 
     def _opened(self, group: Any, part: bytes, address: int) -> object | None:
         """The object at ``address`` that a hard link of ``group`` leads to; None for a virtual data
@@ -323,16 +320,13 @@ class Hdf5(Closing, Refusing):
                     yield name, found
 
 
-def _leads_out(group: Any, part: bytes, kind: int, name: str, path: str) -> FormatError:
+def _leads_out(group: Any, part: bytes, kind: int, name: str) -> FormatError:
     found = f"a link of type {kind}"
     if kind == h5py.h5l.TYPE_EXTERNAL:
         file, _ = group.links.get_val(part)
         found = f"external link to {file.decode('utf-8', 'backslashreplace')[:200]}"
     return FormatError(
-        f"{name!r} is a link into another file",
-        path=path,
-        found=found,
-        hint="pass that file itself",
+        f"{name!r} is a link into another file", found=found, hint="pass that file itself"
     )
 
 
@@ -344,14 +338,9 @@ class TablePaths(Names):
     count: int
 
     def path(self, file: ByteFile, index: int) -> bytes | None:
-        """The path of one sample; None also where the file is damaged."""
-        if self.name is None:
-            return None
-        try:
-            with Hdf5(file) as h5:
-                return bytes(self._table(h5).data[index])
-        except Exception:  # whatever h5py makes of a damaged file
-            return None  # only an error message asks for it
+        """The path of one sample."""
+        with Hdf5(file) as h5:
+            return bytes(self._table(h5).data[index])
 
     def paths(self, file: ByteFile, count: int) -> Iterator[bytes | None]:
         """All paths, read piece by piece."""
@@ -363,11 +352,11 @@ class TablePaths(Names):
 
     def _table(self, h5: Hdf5) -> Stored:
         if self.name is None:
-            raise h5.refuse("its paths are missing", hint=fmt.REPACK)
+            raise FormatError("its paths are missing", hint=fmt.REPACK)
         paths = h5.dataset(self.name)
         paths.check_library_filters()
         if paths.dtype.kind != "S" or paths.shape != (self.count,):
-            raise h5.refuse(
+            raise FormatError(
                 "its paths have the wrong shape or type",
                 found=f"{paths.shape} {paths.dtype}",
                 hint=fmt.REPACK,
@@ -425,7 +414,7 @@ def _class_names(h5: Hdf5) -> list[str] | None:
     if table is None:
         return None
     if table.dtype.kind != "S" or table.ndim != 1:
-        raise h5.refuse(
+        raise FormatError(
             "its class names are no list of text",
             found=f"{table.shape} {table.dtype}",
             hint=fmt.REPACK,
@@ -451,18 +440,18 @@ def read_meta(h5: Hdf5) -> fmt.Meta | None:
         name = name.decode("ascii", "replace")
     if not isinstance(name, str) or name != fmt.FORMAT_NAME:
         if _has_checksums(h5):
-            raise h5.refuse("its description is damaged or missing", hint=fmt.REPACK)
+            raise FormatError("its description is damaged or missing", hint=fmt.REPACK)
         return None
     classes = _class_names(h5)
     text = attribute(h5.file, fmt.DESCRIPTION, fmt.LONGEST)
     if not isinstance(text, bytes):
-        raise h5.refuse("its description is missing, or no text", hint=fmt.REPACK)
+        raise FormatError("its description is missing, or no text", hint=fmt.REPACK)
     meta = fmt.Meta.from_json(text, h5.path, classes)
     for key in fmt.SHOWN:
         found, expected = attribute(h5.file, key), getattr(meta, key)
         plain = found.item() if isinstance(found, np.generic) else None
         if plain != (expected.encode() if isinstance(expected, str) else expected):
-            raise h5.refuse(
+            raise FormatError(
                 f"its attribute {key!r} contradicts its description",
                 found=plain,
                 expected=expected,

@@ -278,22 +278,21 @@ def remedy(filters: tuple[Filter, ...]) -> str:
     return INSTALL if {step.code for step in filters} <= READABLE else _REPACK
 
 
-def check_known(filters: tuple[Filter, ...], known: frozenset[int], path: str, name: str) -> None:
+def check_known(filters: tuple[Filter, ...], known: frozenset[int], name: str) -> None:
     """FormatError unless all filters are among ``known``."""
     unknown = sorted({step.code for step in filters} - known)
     if unknown:
         raise FormatError(
             f"dataset {name!r} needs a filter that is not read",
-            path=path,
             found=f"filter {unknown[0]}",
             expected=f"one of {', '.join(sorted(NAMES[code] for code in known))}",
             hint=_REPACK,
         )
 
 
-def check_filters(filters: tuple[Filter, ...], path: str, name: str) -> bool:
+def check_filters(filters: tuple[Filter, ...], name: str) -> bool:
     """True when all filters are decoded here, False when HDF5 itself must; else FormatError."""
-    check_known(filters, READABLE | set(BUILT_IN_ONLY), path, name)
+    check_known(filters, READABLE | set(BUILT_IN_ONLY), name)
     codes = {step.code for step in filters}
     if codes <= readable():
         return True
@@ -301,8 +300,5 @@ def check_filters(filters: tuple[Filter, ...], path: str, name: str) -> bool:
         return False
     needed = "imagecodecs" if codes <= READABLE else "filters that are not read together"
     raise FormatError(
-        f"dataset {name!r} needs {needed}",
-        path=path,
-        found=in_words(filters),
-        hint=remedy(filters),
+        f"dataset {name!r} needs {needed}", found=in_words(filters), hint=remedy(filters)
     )

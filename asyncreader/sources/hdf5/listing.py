@@ -249,13 +249,13 @@ def _dtype(kind: Any) -> tuple[str, bool]:
     return words.get(code, "no numbers"), False
 
 
-def missing(name: str, listed: Sequence[Listed], path: str, found: str = "") -> NoFieldError:
+def missing(name: str, listed: Sequence[Listed], found: str = "") -> NoFieldError:
     """The error for a field ``name`` where there are others, of which it lists the largest by name.
     ``found``: said before them."""
     served = [one.name for one in listed if one.served]
     largest = sorted(listed[:NAMED])
     words = [one.words for one in (*largest, *listed[NAMED:])]
-    error = no_field(name, words, path, served)
+    error = no_field(name, words, served)
     error.found = f"{found}{error.found}"
     rows = [one for one in largest if one.served and one.shape and not says_where(one.name)]
     long = {one.name: one.shape[0] for one in listed if one.served and one.shape}

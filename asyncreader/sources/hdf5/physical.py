@@ -21,10 +21,10 @@ from ...pixels.specs import SampleSpec
 from ...system.array_types import Array, Bools, Float64, Int64, UInt8
 from ...system.late import h5py
 from ...system.memory import SCRATCH, address_of
+from ..arrays import StoredVolumes
 from ..base import BaseSource, FieldIndex, OpenField, Source
 from ..bytestore import MemoryStore
 from ..fields import SetIndex
-from ..patches import StoredVolumes
 from ..request import Request
 from .checks import attribute
 from .file import Hdf5
@@ -366,7 +366,7 @@ def _of_slices(h5: Hdf5, data: Stored, name: str) -> Meaning | None:
     info, valid = np.iinfo(data.dtype), np.ravel(attribute(data.data, "valid_range"))
     least, most = valid.tolist() if valid.size == 2 else (info.min, info.max)
     if low.shape != high.shape or low.shape != data.shape[: low.ndim] or not least < most:
-        raise data.refuse(
+        raise FormatError(
             "image-min, image-max and valid_range are not those of the image",
             found=f"shapes {low.shape} and {high.shape}, range {least} to {most}",
             expected=f"the first axes of {data.shape}",

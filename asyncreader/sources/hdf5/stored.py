@@ -11,29 +11,15 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import DecodeError, SourceError, located
+from ...errors import DecodeError, FormatError, SourceError, located
 from ...pixels.numbers import is_number, members_of
 from ...system.array_types import Array, Int64, UInt8
 from ...system.late import h5py
-from ..base import Refusing, check_extents
+from ..base import check_extents
 from ..bytestore import ByteFile
 from ..request import no_field
+from . import checks
 from .blocks import ELEMENT, heap_extents
-from .checks import (
-    AGAIN,
-    LARGEST,
-    MATLAB_CLASS,
-    check_bomb,
-    check_inside,
-    no_samples,
-    path_to,
-    pipeline,
-    record_type,
-    stored_at,
-    unreadable_type,
-    unusual_bits,
-    virtual_dataset,
-)
 from .chunk_cache import ChunkGrid
 from .filters import LIBRARY, Filter, check_filters, check_known, decode_chunk, readable, remedy
 
@@ -45,7 +31,7 @@ _UNWRITTEN: Final = 1 << 20
 _DEEPEST: Final = 8
 
 
-class Stored(Refusing):
+class Stored:
     """A data set whose bytes are in its file, and whose type is plain: FormatError for any other.
 
     ``data``: h5py.Dataset; ``name``: for messages; ``file``: that it lies in; ``records``: its
@@ -55,22 +41,22 @@ class Stored(Refusing):
 
     def __init__(self, data: Any, name: str, file: ByteFile, records: bool = False) -> None:
         self.data, self.id = data, data.id
-        self.name, self.path, self.file = name, file.path, file
+        self.name, self.file = name, file
         #: its creation properties, which are asked first: the shape of a virtual one opens files
         self.plist: Any = data.id.get_create_plist()
         if self.plist.get_layout() == h5py.h5d.VIRTUAL:
-            raise virtual_dataset(name, self.path)
+            raise checks.virtual_dataset(name)
         if self.plist.get_external_count():
-            raise self.refuse(
+            raise FormatError(
                 f"{name!r} keeps its bytes outside the file",
                 found=f"external storage {self.plist.get_external(0)[0]!r}",
                 hint="h5repack moves them into the file",
             )
         kind = data.id.get_type()
         self.compound = bool(kind.get_class() == h5py.h5t.COMPOUND)
-        reason = None if self.compound and records else unreadable_type(kind, vlen=True)
+        reason = None if self.compound and records else checks.unreadable_type(kind, vlen=True)
         if reason is not None:
-            raise self.refuse(
+            raise FormatError(
                 f"dataset {name!r} does not hold plain numbers",
                 found=reason,
                 expected="integers or floats of at most 64 bits",
@@ -88,12 +74,12 @@ class Stored(Refusing):
     @cached_property
     def filters(self) -> tuple[Filter, ...]:
         """What was done to its chunks."""
-        return pipeline(self.plist)
+        return checks.pipeline(self.plist)
 
     @property
     def offset(self) -> int | None:
         """Where in the file the bytes of a contiguous one begin: see :func:`checks.stored_at`."""
-        return stored_at(self.id)
+        return checks.stored_at(self.id)
 
     @property
     def user_block(self) -> int:
@@ -102,18 +88,18 @@ class Stored(Refusing):
 
     def check_bomb(self, declared: int, stored: int) -> None:
         """FormatError if it declares much more than it stores."""
-        check_bomb(declared, stored, self.name, self.path)
+        checks.check_bomb(declared, stored, self.name)
 
     def check_library_filters(self) -> None:
         """FormatError unless HDF5 itself undoes all filters: else it would look for a plugin."""
-        check_known(self.filters, LIBRARY, self.path, self.name)
+        check_known(self.filters, LIBRARY, self.name)
 
     # -- types -------------------------------------------------------------------------------
 
     def check_numeric(self, hint: str | None = None) -> None:
         """FormatError unless it holds plain numbers."""
         if self.dtype.kind not in "buif" or self.dtype.itemsize > 8:
-            raise self.refuse(
+            raise FormatError(
                 f"dataset {self.name!r} does not hold plain numbers",
                 found=f"dtype {self.dtype}",
                 expected="integers or floats of at most 64 bits",
@@ -122,11 +108,12 @@ class Stored(Refusing):
 
     def check_samples(self) -> None:
         """FormatError where a convention says that it holds no samples."""
-        if not h5py.h5a.exists(self.id, MATLAB_CLASS):  # asked of each data set that is opened
+        # asked of each data set that is opened
+        if not h5py.h5a.exists(self.id, checks.MATLAB_CLASS):
             return
-        instead = no_samples(self.data)
+        instead = checks.no_samples(self.data)
         if instead is not None:
-            raise self.refuse(
+            raise FormatError(
                 f"dataset {self.name!r} holds no samples",
                 found=instead[0],
                 expected="an array of numbers",
@@ -136,9 +123,9 @@ class Stored(Refusing):
     def check_bits(self, kind: Any, dtype: np.dtype[Any]) -> None:
         """FormatError where :func:`unusual_bits` has a reason against numbers of the type ``kind``
         that it stores."""
-        found = unusual_bits(kind, dtype)
+        found = checks.unusual_bits(kind, dtype)
         if found is not None:
-            raise self.refuse(
+            raise FormatError(
                 f"dataset {self.name!r} stores its numbers in an unusual bit layout",
                 found=found,
                 expected="whole integers, or floats of IEEE 754",
@@ -153,10 +140,10 @@ class Stored(Refusing):
             self.check_bits(self.id.get_type(), self.dtype)
             return self.dtype
         try:
-            return record_type(self.id.get_type())
+            return checks.record_type(self.id.get_type())
         except ValueError as exc:
             what = f"the rows of dataset {self.name!r} are damaged, or not read"
-            raise self.refuse(what, found=str(exc)) from exc
+            raise FormatError(what, found=str(exc)) from exc
 
     # -- chunks ------------------------------------------------------------------------------
 
@@ -166,7 +153,7 @@ class Stored(Refusing):
         all filters are known. ``compare``: see :meth:`compare`, which chunks with checksums do
         without."""
         data, steps = self.data, self.filters
-        check_filters(steps, self.path, self.name)
+        check_filters(steps, self.name)
         assert data.chunks is not None
         shape, chunk = tuple(data.shape), tuple(data.chunks)
         counts = tuple(-(-n // c) for n, c in zip(shape, chunk, strict=True))
@@ -186,17 +173,17 @@ class Stored(Refusing):
             # these say where chunks are without the user block (HDFGroup/hdf5#3003)
             where = where + self.user_block
         name = f"a chunk of dataset {self.name!r}"
-        check_extents(where, lengths, self.file.size, self.path, lambda _: name)
+        check_extents(where, lengths, self.file.size, lambda _: name)
         corners = np.array(starts, np.int64).reshape(-1, len(shape))
         at = _unrotated(corners // np.array(chunk), counts, data)
         inside = bool(((at >= 0) & (at < np.array(counts))).all())
         numbers = np.ravel_multi_index(tuple(at.T), counts) if inside else None
         if numbers is None or np.unique(numbers).size != stored or numbers.size != stored:
-            raise self.refuse(
+            raise FormatError(
                 f"the chunk index of dataset {self.name!r} is not one of its shape",
                 found=f"{len(at)} chunks, some outside it or twice",
                 expected=f"{total} chunks for shape {shape}",
-                hint=AGAIN,
+                hint=checks.AGAIN,
             )
         offsets, sizes = np.full(total, -1), np.zeros(total, np.int64)
         masks = np.zeros(total, np.uint32)
@@ -207,7 +194,7 @@ class Stored(Refusing):
             fill = _fill_of(data, tuple(int(n) * c for n, c in zip(missing, chunk, strict=True)))
         grid = ChunkGrid(shape, chunk, dtype or data.dtype, steps, offsets, sizes, masks, fill)
         if not steps and (lengths != grid.chunk_bytes).any():
-            raise self.refuse("a chunk has the wrong size", hint=AGAIN)
+            raise FormatError("a chunk has the wrong size", hint=checks.AGAIN)
         self.check_bomb(grid.chunk_bytes, int(sizes.max(initial=0)))
         if compare:
             self.compare(grid, decoded=dtype is None)
@@ -223,7 +210,7 @@ class Stored(Refusing):
         if stored == total or (not many and _is_filled(data)):
             return stored
         unwritten = f"{total - stored} of {total} chunks that were never written"
-        raise self.refuse(
+        raise FormatError(
             f"dataset {self.name!r} lacks some of the samples that it declares",
             found="a file too small for them" if many else unwritten,
             expected=f"all chunks of shape {data.shape}, or a fill value that was set for them",
@@ -269,7 +256,7 @@ class Stored(Refusing):
                 part = part[tuple(slice(0, w.stop - w.start) for w in where)]
                 same = part.tobytes() == data[where].tobytes()
             if not same:
-                raise self.refuse(
+                raise FormatError(
                     f"a chunk of dataset {self.name!r} is not what the HDF5 library reads there",
                     found=f"other bytes for the chunk at {corner}",
                     hint="the HDF5 library may list its chunks wrongly: write it again without "
@@ -293,7 +280,7 @@ class Stored(Refusing):
             and self.chunks is None
             and dtype.isnative
             and dtype != np.bool_
-            and unusual_bits(self.id.get_type(), dtype) is None
+            and checks.unusual_bits(self.id.get_type(), dtype) is None
         ):
             table: Array = self.file.table(offset, size).view(dtype)
             return table.reshape(self.shape)
@@ -316,15 +303,15 @@ class Stored(Refusing):
         elif layout == h5py.h5d.CONTIGUOUS and declared:
             offset = self.offset
             if offset is None or offset + declared > self.file.size:
-                raise self.refuse(
+                raise FormatError(
                     f"{name} lies outside the file"
                     if offset is not None
                     else f"dataset {name!r} declares values but stores none",
                     found=f"shape {data.shape}",
-                    hint=AGAIN,
+                    hint=checks.AGAIN,
                 )
-        elif layout == h5py.h5d.COMPACT and declared > LARGEST:
-            raise self.refuse(f"{name} is larger than its header", hint=AGAIN)
+        elif layout == h5py.h5d.COMPACT and declared > checks.LARGEST:
+            raise FormatError(f"{name} is larger than its header", hint=checks.AGAIN)
         if members is not None:
             table: Array = np.empty(data.shape, members)
             data.id.read(h5py.h5s.ALL, h5py.h5s.ALL, table)
@@ -337,9 +324,9 @@ class Stored(Refusing):
         found = held.get(member)
         if found is None or not is_number(found.dtype):
             numbers = [f"{self.name}.{one.name}" for one in held.values() if is_number(one.dtype)]
-            raise no_field(f"{self.name}.{member}", numbers, self.path)
+            raise no_field(f"{self.name}.{member}", numbers)
         wanted = np.dtype((found.dtype.newbyteorder("="), found.shape))
-        parts = path_to(self.id.get_type(), member)
+        parts = checks.path_to(self.id.get_type(), member)
         for part in reversed(parts):
             wanted = np.dtype([(part, wanted)])
         table = self.read(wanted)
@@ -374,25 +361,25 @@ class Stored(Refusing):
         heaps are walked once, with all rows in memory."""
         file = self.file.mapped.bytes
         if not isinstance(file, np.ndarray):
-            raise self.refuse(
+            raise FormatError(
                 f"dataset {self.name!r} is of variable length, which is not read from a store",
                 hint="download it, or convert it: asyncreader convert",
             )
         parts = self._elements()
         if together:
             parts = iter([np.concatenate(list(parts))])
-        count, path = self.shape[0], self.path
-        starts, sizes = heap_extents(parts, count, file, self.user_block, item, path, self.name)
-        check_extents(starts, sizes, self.file.size, path)
+        count = self.shape[0]
+        starts, sizes = heap_extents(parts, count, file, self.user_block, item, self.name)
+        check_extents(starts, sizes, self.file.size)
         return file, starts, sizes
 
     def _elements(self) -> Iterator[UInt8]:
         """The stored elements of rows of variable length, piece by piece."""
         if self.data.file.id.get_create_plist().get_sizes() != (8, 8):
-            raise self.refuse("only offsets of 8 bytes are supported", hint="h5repack it")
+            raise FormatError("only offsets of 8 bytes are supported", hint="h5repack it")
         if self.chunks is not None:
-            if not check_filters(self.filters, self.path, self.name):
-                raise self.refuse(
+            if not check_filters(self.filters, self.name):
+                raise FormatError(
                     f"dataset {self.name!r} has a filter that is not read here",
                     hint=remedy(self.filters),
                 )
@@ -400,7 +387,7 @@ class Stored(Refusing):
             rows = grid.chunk[0]
             for number in range(grid.offsets.size):
                 mask, stored = int(grid.masks[number]), self._stored_chunk(grid, number)
-                with located(path=self.path, index=number * rows):
+                with located(index=number * rows):
                     part = decode_chunk(
                         stored, grid.filters, mask, grid.chunk_bytes, ELEMENT.itemsize
                     )
@@ -408,12 +395,12 @@ class Stored(Refusing):
             return
         start, size = self.offset, self.size * ELEMENT.itemsize
         if self.plist.get_layout() != h5py.h5d.CONTIGUOUS or start is None:
-            raise self.refuse(
+            raise FormatError(
                 f"dataset {self.name!r} of variable length is not stored contiguous or chunked",
                 found=f"shape {self.shape}",
                 hint="it may never have been written; else h5repack it",
             )
-        check_inside(self.file, start, size)
+        checks.check_inside(self.file, start, size)
         yield self.file.mapped.view(start, size)
 
     def _stored_chunk(self, grid: ChunkGrid, number: int) -> UInt8:

@@ -1,10 +1,11 @@
 """Checks the trees of an HDF5 file for loops before the HDF5 library follows them.
 
 HDF5 (2.0 too) goes down a tree by calling itself, and never asks whether it was there before: a
-node that is its own child kills the process. Here groups, links and chunk indexes are walked from
-the superblock on, each address once. What is merely odd is left to HDF5's own errors.
+node that is its own child kills the process. Here the group or chunk index of each object is walked
+before the library opens that object, each address once: of the root when the file is opened, of the
+others when they are reached. What is merely odd is left to HDF5's own errors.
 
-Layout of superblock, object headers (messages 0x01 to 0x03, 0x06 to 0x08, 0x0B, 0x10, 0x11, 0x15)
+Layout of superblock, object headers (messages 0x01 to 0x03, 0x07, 0x08, 0x0B, 0x10, 0x11, 0x15)
 and trees: HDF5 File Format Specification 3.0, II.A, III.A, III.B, IV.A
 (https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html).
 """
@@ -14,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import math
 import struct
-from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -22,31 +22,19 @@ import numpy as np
 
 from ...errors import FormatError
 from ..bytestore import Bytes
-from .blocks import (
-    ATTRIBUTES,
-    CHUNKS,
-    ELEMENT,
-    LINKS,
-    File,
-    Forged,
-    Malformed,
-    check_array,
-    check_tree,
-    heap_extents,
-)
+from . import blocks
+from .blocks import File, Forged, Malformed
 
-#: Object headers that are looked at: those nearest to the root come first.
-OBJECTS: Final = 10_000
 #: Objects that are known to have been looked at: of more, all are looked at again when reached.
-_REMEMBERED: Final = 8 * OBJECTS
+_REMEMBERED: Final = 80_000
 #: Messages of one header, and blocks that it may go on in.
 _MESSAGES, _BLOCKS = 20_000, 1024
 #: Levels of a tree: HDF5's hold 2^16 chunks in three.
 _LEVELS: Final = 32
 _GROUP, _CHUNKS = 0, 1
-#: Messages that are looked at: those that lead to other objects or trees, and the layout (0x08);
-#: and how a message begins in headers of the first and the second version: its type and size.
-_READ: Final = frozenset((0x02, 0x06, 0x08, 0x11, 0x15))
+#: Messages that are looked at: those that lead to trees, and the layout (0x08); and how a message
+#: begins in headers of the first and the second version: its type and size.
+_READ: Final = frozenset((0x02, 0x08, 0x11, 0x15))
 _FIRST, _SECOND = struct.Struct("<HHB"), struct.Struct("<BHB")
 #: Messages that say what the rows of a data set are: space, type, external files, filters; and the
 #: flag of a message that lies elsewhere.
@@ -106,14 +94,12 @@ def signature_at(data: Bytes) -> int | None:
 class Structure(File):
     """The structure of an HDF5 file, which is walked before the HDF5 library reads the file."""
 
-    def __init__(self, data: Bytes, path: str) -> None:
+    def __init__(self, data: Bytes) -> None:
         super().__init__(data)
         self.base = signature_at(data) or 0  # the size of the user block
-        self._path = path
-        self._root: int | None = None
-        self._todo: deque[int] = deque()
-        self._groups: deque[int] = deque()  # the trees of groups: a group may lie in another
-        self._known: set[int] = set()
+        self._groups: list[int] = []  # trees of groups that are still to be walked
+        #: what was wrong, after which nothing more of the file is opened
+        self._refused: FormatError | None = None
         self._walked: set[int] = set()
         self._virtual: set[int] = set()
         self._trees: set[int] = set()
@@ -121,31 +107,17 @@ class Structure(File):
         self._heaps: set[int] = set()
         self._names: set[int] = set()
         with contextlib.suppress(Malformed):
-            self._root = self._superblock()
-
-    def check(self) -> None:
-        """FormatError where a tree of the file leads back to itself, or is absurdly deep."""
-        self._meet(self._root)
-        while self._groups or (self._todo and len(self._walked) <= OBJECTS):
-            if self._groups:
-                self._group_tree(self._groups.popleft())
-            else:
-                self._header(self._todo.popleft())
-        self._forget()
-
-    def _forget(self) -> None:
-        """Keep nothing of objects that are only named by others: each is looked at when it is
-        reached."""
-        self._todo.clear()
-        self._groups.clear()
-        self._known.clear()
+            self.virtual(self._superblock() - self.base)
 
     def virtual(self, address: int) -> bool:
-        """Whether the object at ``address``, as HDF5 counts it, is a virtual data set.
+        """Whether the object at ``address``, as HDF5 counts it, is a virtual data set. FormatError
+        where its tree leads back to itself, or is absurdly deep.
 
         HDF5 (2.0 too) reads a virtual layout's list of sources when the object is opened and
         believes its counts: a forged one kills the process. So it must be known before.
         """
+        if self._refused is not None:
+            raise self._refused
         at = address + self.base
         if at not in self._walked:
             if len(self._walked) > _REMEMBERED:
@@ -153,9 +125,9 @@ class Structure(File):
                 for one in known:
                     one.clear()
             self._header(at)
-            for tree in tuple(self._groups):  # of this object; those below it come when reached
-                self._group_tree(tree)
-            self._forget()
+        while self._groups:
+            with contextlib.suppress(Malformed):  # HDF5 says what is wrong with such a group
+                self._tree(self._groups.pop(), _GROUP, self.length)
         return at in self._virtual
 
     def text(self, address: int, name: bytes) -> bytes | None:
@@ -189,10 +161,10 @@ class Structure(File):
         if self.number(kind, 1) & 15 != _VLEN or self.number(kind + 1, 1) & 15 != 1 or length != 16:
             return None
         element = np.frombuffer(self.read(value, length), np.uint8).copy()
-        heap = int(element.view(ELEMENT)["address"][0]) + self.base
+        heap = int(element.view(blocks.ELEMENT)["address"][0]) + self.base
         data = np.frombuffer(self.read(heap, self.number(heap + 8, 8)), np.uint8)
-        element.view(ELEMENT)["address"] = 0
-        starts, lengths = heap_extents([element], 1, data, 0, 1, self._path, name.decode())
+        element.view(blocks.ELEMENT)["address"] = 0
+        starts, lengths = blocks.heap_extents([element], 1, data, 0, 1, name.decode())
         return data[int(starts[0]) : int(starts[0]) + int(lengths[0])].tobytes()
 
     def data_set(self, address: int) -> DatasetHeader | None:
@@ -246,14 +218,12 @@ class Structure(File):
         return DatasetHeader(shape, held_type, stages, chunk, address)
 
     def _refuse(self, what: str, at: int) -> FormatError:
-        return FormatError(
-            f"its structure is damaged: {what}",
-            path=self._path,
-            found=f"byte {at}",
-            hint="copy or write it again",
+        self._refused = FormatError(
+            f"its structure is damaged: {what}", found=f"byte {at}", hint="copy or write it again"
         )
+        return self._refused
 
-    # -- from the superblock to every object ---------------------------------------------------
+    # -- the superblock and object headers -----------------------------------------------------
 
     def _superblock(self) -> int:
         base = self.base
@@ -266,7 +236,8 @@ class Structure(File):
             raise Malformed
         if version < 2:
             entry = base + (24 if version == 0 else 28) + 4 * self.width
-            self._entry(entry)
+            if self.number(entry + 2 * self.width, 4) == 1:  # it has the address of its tree, too
+                self._group(entry + 2 * self.width + 8)
             root = self.address(entry + self.width)
         else:
             if base == 0 and self.number(12 + 2 * self.width, self.width) > self.size:
@@ -275,11 +246,6 @@ class Structure(File):
         if root is None:
             raise Malformed
         return root
-
-    def _meet(self, address: int | None) -> None:
-        if address is not None and address not in self._known:
-            self._known.add(address)
-            self._todo.append(address)
 
     def _header(self, at: int, kinds: Collection[int] = _READ) -> list[_Message]:
         """The messages of ``kinds``, of which those that lead somewhere are followed."""
@@ -294,8 +260,6 @@ class Structure(File):
                 if kind == _LAYOUT:
                     if self._layout(body):
                         self._virtual.add(at)
-                elif kind == 0x06:
-                    self._link(body)
                 elif kind == 0x11:
                     self._group(body)
                 else:
@@ -306,23 +270,10 @@ class Structure(File):
         """Links (0x02) or attributes (0x15) that trees and a heap hold."""
         flags = self.number(body + 1, 1)
         heap = body + 2 + ((8 if kind == 0x02 else 2) if flags & 1 else 0)
-        kinds = LINKS if kind == 0x02 else ATTRIBUTES
+        kinds = blocks.LINKS if kind == 0x02 else blocks.ATTRIBUTES
         self._second_tree(heap + self.width, kinds, heap)
         if flags & 2:
             self._second_tree(heap + 2 * self.width, kinds, heap)
-
-    def _link(self, body: int) -> None:
-        # all that is before the name, or less where the file ends
-        head = bytes(self.data[body : min(body + 20, self.size)]).ljust(20, b"\0")
-        flags, at = head[1], 2
-        if flags & 8:
-            if head[at] != 0:
-                return  # not a hard link
-            at += 1
-        at += (8 if flags & 4 else 0) + (1 if flags & 16 else 0)
-        width = 1 << (flags & 3)
-        name = int.from_bytes(head[at : at + width], "little")
-        self._meet(self.address(body + at + width + name))
 
     def _layout(self, body: int) -> bool:
         """Walk the chunk index of a data layout. Whether it is a virtual one."""
@@ -338,7 +289,7 @@ class Structure(File):
             axes, width = self.number(body + 3, 1), self.number(body + 4, 1)
             index = body + 5 + axes * width
             if self.number(index, 1) == 5:
-                self._second_tree(index + 7, CHUNKS, None)
+                self._second_tree(index + 7, blocks.CHUNKS, None)
             elif self.number(index, 1) == 4:
                 self._array(index)
         return False
@@ -383,12 +334,6 @@ class Structure(File):
 
     # -- trees -----------------------------------------------------------------------------
 
-    def _entry(self, at: int) -> None:
-        """A symbol table entry: an object, and for a group also the address of its tree."""
-        self._meet(self.address(at + self.width))
-        if self.number(at + 2 * self.width, 4) == 1:
-            self._group(at + 2 * self.width + 8)
-
     def _group(self, at: int) -> None:
         """The tree of a group and its heap of names, whose addresses are at ``at``."""
         both, width = self.read(at, 2 * self.width), self.width
@@ -406,10 +351,6 @@ class Structure(File):
             if names in self._names:  # the library would keep what is there for one of them
                 raise self._refuse("two groups have their names in one place", heap)
             self._names.add(names)
-
-    def _group_tree(self, tree: int) -> None:
-        with contextlib.suppress(Malformed):  # HDF5 says what is wrong with such a group
-            self._tree(tree, _GROUP, self.length)
 
     def _tree(self, root: int | None, kind: int, key: int) -> None:
         """A tree of the first version: each node once, each a level below the one before."""
@@ -435,8 +376,6 @@ class Structure(File):
             if not depth:
                 break
             depth -= 1
-        if kind == _GROUP:
-            self._leaves(level)
 
     def _children(self, at: int, used: int, key: int) -> list[int]:
         width, base, size = self.width, self.base, self.size
@@ -446,24 +385,13 @@ class Structure(File):
         found = [int.from_bytes(body[end - width : end], "little") + base for end in ends]
         return [one for one in found if one + 8 <= size]
 
-    def _leaves(self, nodes: list[int]) -> None:
-        """The symbol table nodes below a group's tree."""
-        size = 2 * self.width + 24
-        for at in nodes:
-            if bytes(self.read(at, 4)) != b"SNOD":
-                continue
-            for number in range(self.number(at + 6, 2)):
-                if len(self._known) > OBJECTS:
-                    return
-                self._entry(at + 8 + number * size)
-
     def _second_tree(self, at: int, kinds: tuple[int, int], heap: int | None) -> None:
         """The tree of the second version whose address is at ``at``, and its heap's at ``heap``."""
         header = self.address(at)
         if header is None:
             return
         with self._header_checked(header):
-            check_tree(self, header, kinds, None if heap is None else self.address(heap))
+            blocks.check_tree(self, header, kinds, None if heap is None else self.address(heap))
 
     def _array(self, index: int) -> None:
         """The extensible array that a layout's index names."""
@@ -471,7 +399,7 @@ class Structure(File):
         if header is None:
             return
         with self._header_checked(header):
-            check_array(self, header, bytes(self.read(index + 1, 5)))
+            blocks.check_array(self, header, bytes(self.read(index + 1, 5)))
 
     @contextlib.contextmanager
     def _header_checked(self, header: int) -> Iterator[None]:

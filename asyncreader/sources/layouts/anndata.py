@@ -10,7 +10,7 @@ from ...errors import FormatError, ParamsError
 from ...system.array_types import Array
 from ..fields import SetIndex
 from ..labels import numbered
-from .hdf5_set import Hdf5Set
+from .hdf5_data import Hdf5Set
 from .hdf5_sparse import REWRITE, index_named_columns, index_sparse, is_group, is_sparse
 
 #: Columns of obs that an error lists.
@@ -39,7 +39,7 @@ def index_anndata(found: Hdf5Set) -> SetIndex:
         return index
     table, classes = _labels(found, column)
     if table.shape != (index.facts.count,):
-        raise found.refuse(
+        raise FormatError(
             f"{column!r} has another number of rows than the data",
             found=f"shape {table.shape}",
             expected=f"{index.facts.count} rows",
@@ -58,7 +58,7 @@ def _index_of(found: Hdf5Set, group: str) -> list[str]:
 
 
 def _older(found: Hdf5Set, name: str) -> FormatError:
-    return found.refuse(f"{name!r} is stored as an older AnnData did", hint=REWRITE)
+    return FormatError(f"{name!r} is stored as an older AnnData did", hint=REWRITE)
 
 
 # -- columns of obs as labels ----------------------------------------------------------------------
@@ -69,7 +69,7 @@ def _labels(found: Hdf5Set, name: str) -> tuple[Array, tuple[str, ...] | None]:
 
     -1 stands for a value that is missing.
     """
-    h5, path = found.h5, found.path
+    h5 = found.h5
     inside, _, column = name.partition("/")
     if h5.reach(inside) is not None and not is_group(found, inside):
         raise _older(found, inside)
@@ -77,9 +77,7 @@ def _labels(found: Hdf5Set, name: str) -> tuple[Array, tuple[str, ...] | None]:
         raise _older(found, name)
     if h5.reach(name) is None:
         names = sorted(h5.file[inside])[:_LISTED] if is_group(found, inside) else []
-        raise ParamsError(
-            f"no column {column!r} in obs", path=path, found=", ".join(names) or "no columns"
-        )
+        raise ParamsError(f"no column {column!r} in obs", found=", ".join(names) or "no columns")
     kind = h5.text(name, "encoding-type") if is_group(found, name) else None
     if kind == "categorical":
         return _categorical(found, name)
@@ -87,18 +85,18 @@ def _labels(found: Hdf5Set, name: str) -> tuple[Array, tuple[str, ...] | None]:
         texts = found.dataset(name).texts()
         return (found.table(name), None) if texts is None else numbered(texts)
     if kind is None or not kind.startswith("nullable-"):
-        raise found.refuse(f"column {name!r} is of a kind that is not read", found=kind)
+        raise FormatError(f"column {name!r} is of a kind that is not read", found=kind)
     missing = found.table(f"{name}/mask") != 0
     texts = found.dataset(f"{name}/values").texts()
     values = found.table(f"{name}/values") if texts is None else np.zeros(len(texts), np.int64)
     if missing.shape != values.shape:
-        raise found.refuse(f"column {name!r} has another number of rows than its mask")
+        raise FormatError(f"column {name!r} has another number of rows than its mask")
     classes = None
     if texts is not None:
         values[~missing], classes = numbered([texts[i] for i in np.flatnonzero(~missing)])
     labels = values.astype(np.int64)
     if (labels != values)[~missing].any():
-        raise found.refuse(f"column {name!r} does not hold whole numbers of 64 bits")
+        raise FormatError(f"column {name!r} does not hold whole numbers of 64 bits")
     labels[missing] = -1
     return labels, classes
 
@@ -115,7 +113,7 @@ def _categorical(found: Hdf5Set, name: str) -> tuple[Array, tuple[str, ...]]:
     if codes.dtype.kind not in "iu" or (
         codes.size and not -1 <= int(codes.min()) <= int(codes.max()) < len(classes)
     ):
-        raise found.refuse(
+        raise FormatError(
             f"the codes of {name!r} are not numbers of its categories",
             found=f"{codes.min()} to {codes.max()}" if codes.dtype.kind in "iu" else codes.dtype,
             expected=f"-1 to {len(classes) - 1}",

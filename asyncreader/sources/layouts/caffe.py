@@ -29,7 +29,11 @@ _MIXED: Final = "the dataset is damaged or mixed: write it again"
 @dataclass
 class Headers:
     """Header fields of all Datums, int64 (N,) each; -1 where a field is absent. They stand in the
-    order of tables.CHANNELS, HEIGHT ..."""
+    order of tables.CHANNELS, HEIGHT ...
+
+    ``data``: where it starts in the file; ``floats``: where the first float's bytes start;
+    ``float_step``: bytes from one float to the next, 4 packed, 5 with a tag before each.
+    """
 
     channels: Int64
     height: Int64
@@ -38,13 +42,10 @@ class Headers:
     has_label: Int64
     encoded: Int64
     data: Int64
-    """Where ``data`` starts in the file."""
     data_size: Int64
     floats: Int64
-    """Where the first float's bytes start."""
     float_count: Int64
     float_step: Int64
-    """Bytes from one float to the next: 4 packed, 5 with a tag before each."""
 
 
 def parse(entries: Entries) -> Headers:

@@ -8,11 +8,11 @@ comment). A source of variable shape is (N,) of variable length with a dimension
 from __future__ import annotations
 
 import itertools
-import os
 from typing import Any, Final
 
 import numpy as np
 
+from ...errors import FormatError
 from ...system.array_types import Array, Int64
 from ...system.late import h5py
 from ..hdf5.checks import BOMB_BYTES, attribute
@@ -25,12 +25,8 @@ _FIELDS: Final = {"split", "source", "start", "stop", "available"}
 _MOST: Final = 4096
 
 
-def is_fuel(h5: Hdf5) -> bool:
-    """Whether the file has Fuel's ``split`` attribute."""
-    return _table(h5) is not None
-
-
-def _table(h5: Hdf5) -> Array | None:
+def split_table(h5: Hdf5) -> Array | None:
+    """Fuel's attribute ``split``; None where a file has none."""
     # text of variable length is not what Fuel writes, and not read (see shapes)
     # one that Fuel writes has a row of some hundred bytes for each split and source
     table = attribute(h5.file, "split", BOMB_BYTES, compound=True)
@@ -45,17 +41,17 @@ def read_splits(h5: Hdf5, data: str, labels: str | None, count: int) -> dict[str
 
     A split that goes beyond ``count`` rows is left out: there are no labels for it.
     """
-    table = _table(h5)
+    table = split_table(h5)
     if table is None:
         return {}
     if table.size > _MOST:
-        raise h5.refuse("its table of splits is too long", found=f"{table.size} rows")
+        raise FormatError("its table of splits is too long", found=f"{table.size} rows")
     found: dict[str, dict[str, slice | Int64]] = {}
-    for row in table:
+    for row, address in zip(table, _addresses(h5, table), strict=True):
         source = _text(row["source"])
         if not row["available"] or source not in (data, labels):
             continue
-        found.setdefault(_text(row["split"]), {})[source] = _rows(h5, row, count)
+        found.setdefault(_text(row["split"]), {})[source] = _rows(h5, row, address, count)
     splits: dict[str, slice | Int64] = {}
     for name, sources in found.items():
         rows = sources.get(data)
@@ -66,18 +62,27 @@ def read_splits(h5: Hdf5, data: str, labels: str | None, count: int) -> dict[str
     return splits
 
 
-def _rows(h5: Hdf5, row: Any, most: int) -> slice | Int64:
+def _addresses(h5: Hdf5, table: Array) -> list[int]:
+    """Where in the file the references in ``indices`` lead, 0 of none: h5py does not say it."""
+    if "indices" not in (table.dtype.names or ()):
+        return [0] * table.size
+    stored = h5py.h5a.open(h5.file.id, b"split")
+    kind = stored.get_type()
+    rows = np.empty(table.size, (np.void, kind.get_size()))
+    stored.read(rows, mtype=kind)  # as the file's own type: nothing is converted
+    at = kind.get_member_offset(kind.get_member_index(b"indices"))
+    return [int.from_bytes(row.tobytes()[at : at + 8], "little") for row in rows]
+
+
+def _rows(h5: Hdf5, row: Any, address: int, most: int) -> slice | Int64:
     name = f"split {_text(row['split'])!r} of {_text(row['source'])!r}"
-    reference = row["indices"] if "indices" in row.dtype.names else None
-    if reference:
-        # opened by name: what a reference opens directly is not checked
-        where = h5py.h5r.get_name(reference, h5.file.id)
-        if where is None:
-            raise h5.refuse(f"the indices of {name} are not in the file")
-        indices = h5.dataset(os.fsdecode(where))
+    if address:
+        indices = h5.referenced(row["indices"], address, f"indices of {name}")
+        if indices is None:
+            raise FormatError(f"what is named as the indices of {name} is not a dataset")
         # compared with the number of records before reading: a small file may declare terabytes
         if indices.ndim != 1 or indices.dtype.kind not in "iu" or indices.shape[0] > most:
-            raise h5.refuse(
+            raise FormatError(
                 f"the indices of {name} are not a list of records",
                 found=f"{indices.shape} {indices.dtype}",
             )
@@ -86,11 +91,11 @@ def _rows(h5: Hdf5, row: Any, most: int) -> slice | Int64:
         if records.size == 0:
             return slice(0, 0)
         if int(records[0]) < 0:
-            raise h5.refuse(f"{name} names records below 0", found=int(records[0]))
+            raise FormatError(f"{name} names records below 0", found=int(records[0]))
         return records
     start, stop = int(row["start"]), int(row["stop"])
     if not 0 <= start <= stop:
-        raise h5.refuse(f"{name} is not a valid range", found=f"{start} to {stop}")
+        raise FormatError(f"{name} is not a valid range", found=f"{start} to {stop}")
     return slice(start, stop)
 
 
@@ -123,7 +128,7 @@ def shapes(h5: Hdf5, name: str, count: int) -> tuple[Int64, str | None] | None:
         return None
     fits = table.ndim == 2 and table.shape[0] == count and table.shape[1] <= 8
     if not fits or table.dtype.kind not in "iu":
-        raise h5.refuse(
+        raise FormatError(
             "its table of shapes has the wrong shape",
             found=f"{table.shape} {table.dtype}",
             expected=f"({count}, axes) whole numbers",

@@ -1,4 +1,5 @@
-"""How the samples of an HDF5 data set are stored: contiguous, in chunks, or of different length.
+"""An open HDF5 set, its data set and its labels; and how samples are stored in it: contiguous, in
+chunks, or of different length.
 
 Reading samples never calls h5py or HDF5 (a global lock guards each call), with one exception that
 warns: filters that only HDF5 itself can decode.
@@ -7,36 +8,233 @@ warns: filters that only HDF5 itself can decode.
 from __future__ import annotations
 
 import math
+import os
 import warnings
-from dataclasses import replace
-from typing import Any, Final
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import FormatError, ParamsError
+from ...errors import FormatError, ParamsError, SourceNotFoundError
+from ...formats import packed as fmt
 from ...pixels.numbers import is_number, members_of
 from ...pixels.specs import SampleSpec
 from ...system.array_types import Array, Int64
 from ...system.late import h5py
 from ...system.text import times
-from ..arrays import FileRows, Rows
-from ..base import FieldIndex, Storage, copied_if_small, default_block, row_size
+from ..arrays import (
+    TEXT_LABELS,
+    ArrayVolumes,
+    FileRows,
+    FlatVolumes,
+    Rows,
+    StoredVolumes,
+    cut_volumes,
+    of_volumes,
+)
+from ..base import FieldIndex, SetFacts, Storage, copied_if_small, default_block, row_size
+from ..bytestore import ByteFile, OpenFile
 from ..extents import Extents, ImageExtents, RunStarts, image_kind, stored_images
 from ..fields import SetIndex
-from ..hdf5.boxes import ChunkVolumes
 from ..hdf5.checks import check_bomb, check_inside
 from ..hdf5.chunk_cache import ChunkGrid
-from ..hdf5.chunks import Chunks
-from ..hdf5.file import ThroughLibrary
+from ..hdf5.chunks import Chunks, ChunkVolumes
+from ..hdf5.file import Hdf5, ThroughLibrary, translated
 from ..hdf5.filters import BUILT_IN_ONLY, LIBRARY, check_filters, in_words, remedy
 from ..hdf5.physical import Meaning, as_physical, meaning_of, physical_field
 from ..hdf5.stored import Stored
-from ..patches import ArrayVolumes, FlatVolumes, StoredVolumes, cut_volumes, of_volumes
-from ..ragged import candidates, fitting, is_table, ragged_field
-from ..request import NoSamplesError, stored_samples
+from ..labels import numbered
+from ..ragged import candidates, find_offsets, is_table, ragged_field
+from ..request import NoSamplesError, Request, check_labels, stored_samples
 from . import fuel
-from .hdf5_set import Hdf5Set
+
+#: Labels, and the names of their classes; None where there are none.
+Found: TypeAlias = tuple[Array | None, tuple[str, ...] | None]
+#: 1-based axes (number, height, width, channel).
+Axes: TypeAlias = tuple[int, int, int, int]
+
+#: Names of the root group of which groups are looked at to recognise a file.
+_FEW: Final = 16
+_WITHOUT: Final = "labels_field=None serves the data without labels"
+#: Fewer labels than rows: the rows may be values of samples of different length.
+_RAGGED: Final = (
+    f"{_WITHOUT}; where each sample is several of these rows, offsets_field names the dataset with "
+    "their starts or lengths"
+)
+_TEXT_LABELS: Final = f"{TEXT_LABELS}; {_WITHOUT}"
+
+
+def _unknown(shape: tuple[int, ...]) -> Axes | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Hdf5Set:
+    """An open HDF5 set, which is handed from check to check until it is indexed.
+
+    A layout fills in the rest: ``layout``: its name; ``unlabelled``: samples without labels come
+    last, and are left out; ``axes``: of data of a shape, unless the caller names them.
+    """
+
+    file: ByteFile
+    h5: Hdf5
+    fields: Request
+    layout: str = ""
+    unlabelled: bool = False
+    axes: Callable[[tuple[int, ...]], Axes | None] = _unknown
+
+    @property
+    def path(self) -> str:
+        """The file's name for messages."""
+        return self.file.path
+
+    # -- for layouts -----------------------------------------------------------------------
+
+    @cached_property
+    def unnamed(self) -> bool:
+        """Whether the file has no ``data``, and the caller does not say what to read instead."""
+        return self.fields.data == fmt.DATA and fmt.DATA not in self.h5.names
+
+    @property
+    def labels_unnamed(self) -> bool:
+        """Whether the file has no ``labels``, and the caller does not say what to read instead."""
+        fields = self.fields
+        named = fields.labels != fmt.LABELS or fields.labels_required
+        return not named and fmt.LABELS not in self.h5.names
+
+    def samples(self, name: str) -> Stored | None:
+        """A data set of the root group that is in this file and has rows, or None."""
+        item = self.h5.member(name)
+        return item if item is not None and item.ndim else None
+
+    def groups(self) -> list[str]:
+        """The groups of the root group; none of a file that has many names."""
+        h5 = self.h5
+        inside = h5.members(h5.reach("")) if len(h5.names) <= _FEW else ()
+        named = (name for name, item in inside if isinstance(item, h5py.h5g.GroupID))
+        return sorted(name.decode("utf-8", "surrogateescape") for name in named)
+
+    def named(self, layout: str, fields: Request) -> Hdf5Set:
+        """The same set, recognised: ``layout`` is its name, "" for none. What the caller did not
+        name and ``fields`` do is said after it."""
+        before = self.fields
+        if (fields.data, fields.labels) != (before.data, before.labels):
+            names = fields.data
+            if fields.labels is not None and (fields.labels_path or fields.labels in self.h5.names):
+                names += f", labels from {fields.labels}"
+            layout = f"{layout} ({names})" if layout else names
+        return replace(self, layout=layout, fields=fields)
+
+    # -- finding things --------------------------------------------------------------------
+
+    def dataset(self, name: str, records: bool = False) -> Stored:
+        """A data set by name, reached by links inside the file only and stored in it; ``records``:
+        its rows may be structured."""
+        found = self.h5.find(name, records)
+        if found is None:
+            raise self.h5.no_field(name)
+        found.check_samples()
+        return found
+
+    def rows(self, name: str) -> Stored:
+        """The data set of a field, or the one that it is a member of."""
+        return self.dataset(self.h5.member_of(name)[0], records=True)
+
+    def table(self, name: str) -> Array:
+        """All of a small data set, or one member of its structured rows."""
+        held, member = self.h5.member_of(name)
+        return self.dataset(held, member is not None).values(member=member)
+
+    def count(self, rows: int) -> int:
+        """The number of samples served out of ``rows``."""
+        labels = self.fields.labels
+        if not self.unlabelled or labels is None or self.h5.reach(labels) is None:
+            return rows
+        found = self.dataset(labels)
+        if found.ndim == 0 or not found.size:
+            _check_labels(found, rows, labels)
+        return min(rows, found.shape[0])
+
+    def rows_in(self, data: Stored, axis: int = 0) -> int:
+        """The number of rows in a data set: of episodes and of time, where both are axes."""
+        return math.prod(data.shape[axis : axis + self.fields.lead])
+
+    def labels(self, rows: int, spec: SampleSpec) -> Found:
+        """The labels that are asked for, of ``rows`` rows of which ``spec`` are served, and of text
+        the sorted classes; None where there are none."""
+        fields, path = self.fields, self.fields.labels_path
+        if fields.labels is None:
+            return None, None
+        if path is None:
+            labels, classes = self._labels_inside(fields.labels, self.count(rows))
+        else:
+            labels, classes = _labels_elsewhere(path, fields.labels, rows)
+        if labels is not None:
+            check_labels(labels.shape, spec, fields, self.path, in_file=path is None)
+        return labels, classes
+
+    def _labels_inside(self, asked: str, count: int) -> Found:
+        name, member = self.h5.member_of(asked)
+        stored = self.h5.find(name, member is not None)
+        if stored is None:
+            if self.fields.labels_required:
+                raise self.h5.no_field(asked)
+            return None, None
+        stored.check_samples()
+        shape, along = stored.shape, min(self.fields.along, stored.ndim - 1)
+        if member is None and not self.fields.lead and shape[:1] != (1,):
+            return stored.values(_TEXT_LABELS)[None], None
+        # MATLAB writes those of samples along the last axis as one row of as many columns
+        if member is None and along > 0 and shape[along] == count != shape[0]:
+            return np.moveaxis(stored.values(_TEXT_LABELS), along, 0), None
+        _check_labels(stored, count, asked)
+        texts = stored.texts() if member is None else None
+        return (stored.values(_TEXT_LABELS, member), None) if texts is None else numbered(texts)
+
+    # -- what was found --------------------------------------------------------------------
+
+    def index_field(self, field: FieldIndex, rows: int, how: str) -> SetIndex:
+        """The index of the ``rows`` samples of a field, with labels and all that goes with them.
+        ``how`` they are stored, in words."""
+        (labels, classes), count = self.labels(rows, field.spec), self.count(rows)
+        how = f"{self.layout}, {how}" if self.layout else how
+        facts = SetFacts.of(self.file, "HDF5", how, count, classes=classes)
+        fields = {self.fields.data: replace(field, where=self.file.where)}
+        if not self.layout.startswith("Fuel"):
+            return SetIndex(facts, fields, labels)
+        own = None if labels is None or self.fields.labels_path else self.fields.labels
+        splits = fuel.read_splits(self.h5, self.fields.data, own, count)
+        return SetIndex(facts, fields, labels, splits)
+
+
+def _labels_elsewhere(path: str, name: str, count: int) -> Found:
+    """Labels from another file (as in PCam), in memory."""
+    if not os.path.isfile(path):  # opening a pipe would block
+        raise SourceNotFoundError("no such labels file", path=path)
+    file = OpenFile(path, "mmap")
+    file.close()  # its mapping stays
+    with translated(path), Hdf5(file) as h5:
+        asked = Request(labels=name, labels_required=True)
+        labels, classes = Hdf5Set(file, h5, asked)._labels_inside(name, count)
+        return np.array(labels), classes
+
+
+def _check_labels(labels: Stored, count: int, name: str) -> None:
+    """FormatError unless there are ``count`` labels."""
+    if labels.ndim == 0 or labels.shape[0] != count or 0 in labels.shape:
+        raise FormatError(
+            f"{name!r} has another number of rows than the data",
+            found=f"shape {labels.shape}",
+            expected=f"{count} rows",
+            hint=_RAGGED if labels.ndim and 0 < labels.shape[0] < count else _WITHOUT,
+        )
+
+
+# -- samples ---------------------------------------------------------------------------------------
+
 
 #: Bytes of the shortest image file, and rows that are looked at to see whether they are such.
 _SHORTEST: Final = 64
@@ -50,13 +248,13 @@ def index_data(found: Hdf5Set) -> SetIndex:
     meaning = meaning_of(found.h5, data, name, found.fields)
     base = None if data.compound else h5py.check_vlen_dtype(data.dtype)
     if base is not None:
-        found.fields.check_rows("variable length", found.path)
+        found.fields.check_rows("variable length")
         return _vlen(found, data, np.dtype(base), meaning)
     offsets = offsets_of(found, name, data.shape)
     if offsets is None:
         index = index_rows(found, data, member)
         return index if meaning is None else as_physical(index, meaning, found.fields)
-    found.fields.check_rows("samples of different length", found.path)
+    found.fields.check_rows("samples of different length")
     asked = replace(found.fields, labels=None, places=(found.fields.data,))
     values = index_rows(replace(found, fields=asked, layout=""), data, member, values=True)
     if meaning is not None:
@@ -74,9 +272,7 @@ def check_samples_of(found: Hdf5Set, data: Stored, values: bool = False) -> None
     all be empty."""
     if data.ndim == 0 or 0 in data.shape[values:]:
         raise NoSamplesError(
-            f"dataset {found.fields.data!r} has no samples",
-            path=found.path,
-            found=f"shape {data.shape}",
+            f"dataset {found.fields.data!r} has no samples", found=f"shape {data.shape}"
         )
 
 
@@ -115,7 +311,7 @@ def _samples(
     """(axis of the sample number, what a sample is)."""
     lead = found.fields.lead
     if lead > data.ndim:
-        raise found.refuse(
+        raise FormatError(
             f"dataset {found.fields.data!r} has no axis of time after that of episodes",
             found=f"shape {data.shape}",
             expected="(episode, time, ...)",
@@ -125,7 +321,7 @@ def _samples(
     asked = replace(found.fields, dims=found.fields.dims or known)
     axis, stored = stored_samples(shape, dtype, asked, found.path)
     if axis and lead != 1:
-        raise ParamsError("the axes of episodes and of time are the first", path=found.path)
+        raise ParamsError("the axes of episodes and of time are the first")
     return axis, replace(stored, members=member)
 
 
@@ -150,10 +346,20 @@ def _image_rows(found: Hdf5Set, data: Stored, raw: SampleSpec) -> SampleSpec | N
 
 def _rows(found: Hdf5Set, data: Stored, axis: int, size: int, dtype: np.dtype[Any]) -> Storage:
     """The samples of a contiguous data set, of ``size`` bytes each."""
+    held = _held(found, data, dtype)
+    if isinstance(held, int):
+        return FileRows(held, data.shape, dtype, axis) if axis else Extents((held, size), size)
+    if found.fields.lead != 1:
+        held = held.reshape(-1, *held.shape[found.fields.lead :])
+    return Rows(np.moveaxis(held, axis, 0))
+
+
+def _held(found: Hdf5Set, data: Stored, dtype: np.dtype[Any]) -> Array | int:
+    """The numbers of a data set inside its header, or where in the file those of another begin."""
     if data.plist.get_layout() == h5py.h5d.COMPACT:
         odd = [one.name for one in members_of(dtype) if not is_number(one.dtype)]
         if odd:  # it would be followed to where it leads
-            raise found.refuse(
+            raise FormatError(
                 f"dataset {found.fields.data!r} is stored inside its header",
                 found=f"member {odd[0]!r}, which is no number",
                 hint="write it again: h5repack -l CONTI",
@@ -161,20 +367,16 @@ def _rows(found: Hdf5Set, data: Stored, axis: int, size: int, dtype: np.dtype[An
         # at most 64 KiB, inside the object header; as the file's own type: nothing is converted
         held = np.empty(data.shape, dtype)
         data.id.read(h5py.h5s.ALL, h5py.h5s.ALL, held, data.id.get_type())
-        if found.fields.lead != 1:
-            held = held.reshape(-1, *held.shape[found.fields.lead :])
-        return Rows(np.moveaxis(held, axis, 0))
+        return held
     offset = data.offset
     if offset is None:
-        raise found.refuse(
+        raise FormatError(
             f"dataset {found.fields.data!r} declares samples but stores none",
             found=f"shape {data.shape} without storage",
             hint="it was created and never written: convert it again",
         )
     check_inside(found.file, offset, data.size * dtype.itemsize)
-    if axis == 0:
-        return Extents((offset, size), size)
-    return FileRows(offset, data.shape, dtype, axis)
+    return offset
 
 
 def _chunked(
@@ -202,7 +404,7 @@ def _chunked(
 def _chunks(found: Hdf5Set, grid: ChunkGrid, axis: int, lead: int = 1) -> Chunks:
     """The chunks of the data set that is asked for."""
     name = found.fields.data
-    if check_filters(grid.filters, found.path, name):
+    if check_filters(grid.filters, name):
         return Chunks(grid, axis, lead=lead)
     warnings.warn(
         f"{found.path}: {in_words(grid.filters)} can only be decoded by the HDF5 library, one call "
@@ -225,13 +427,8 @@ def index_volumes(found: Hdf5Set, data: Stored, dtype: np.dtype[Any]) -> SetInde
     storage: Storage
     if data.chunks is None:
         how, chunk = "contiguous", None
-        rows = _rows(found, data, 0, data.size // shape[0] * dtype.itemsize, dtype)
-        if isinstance(rows, Rows):
-            storage = ArrayVolumes(rows.array, stored)
-        else:
-            assert isinstance(rows, Extents)
-            assert isinstance(rows.starts, tuple)
-            storage = FlatVolumes(rows.starts[0], stored)
+        held = _held(found, data, dtype)
+        storage = FlatVolumes(held, stored) if isinstance(held, int) else ArrayVolumes(held, stored)
     else:
         grid, number = data.grid(compare=True), stored.volumes.sample_axis
         stored = stored.with_chunks(grid.chunk)
@@ -262,7 +459,6 @@ def _without_volumes(found: Hdf5Set, stored: StoredVolumes) -> Hdf5Set:
         return replace(found, layout=layout, fields=replace(fields, labels=None))
     raise ParamsError(
         f"labels {name!r} are volumes, which come whole as labels",
-        path=found.path,
         found=f"shape {tuple(data.shape)}",
         hint="name them as a field, which is cut at the same place: "
         f"data_field=[{fields.data!r}, {name!r}], labels_field=None",
@@ -275,7 +471,7 @@ def number_storage(found: Hdf5Set, name: str) -> tuple[Storage, np.dtype[Any]]:
     data = found.dataset(name)
     dtype = data.values_dtype()
     if data.ndim != 1 or dtype.names is not None:
-        raise found.refuse(
+        raise FormatError(
             f"dataset {name!r} is not numbers of one axis",
             found=f"shape {data.shape}, {data.dtype}",
         )
@@ -293,7 +489,7 @@ def _vlen(found: Hdf5Set, data: Stored, base: np.dtype[Any], meaning: Meaning | 
     """Image files of variable length, or pixels if Fuel's ``shapes`` give their shapes."""
     name = found.fields.data
     if data.ndim != 1 or data.shape[0] == 0 or base.kind not in "buif" or base.itemsize > 8:
-        raise found.refuse(
+        raise FormatError(
             f"dataset {name!r} of variable length is not a list of samples",
             found=f"shape {data.shape} of {base}",
             expected="shape (N,) of numbers",
@@ -313,7 +509,7 @@ def _vlen(found: Hdf5Set, data: Stored, base: np.dtype[Any], meaning: Meaning | 
     if base.itemsize != 1 or image_kind(file[start : start + 12].tobytes()) is None:
         if base != np.uint8 or found.fields.limited:
             return _numbers(found, data, base, starts, sizes, block, meaning)
-        raise found.refuse(
+        raise FormatError(
             f"dataset {name!r} of variable length holds neither image files nor shapes",
             index=first,
             found=f"{base} beginning with {file[start : start + 8].tobytes().hex(' ')}",
@@ -358,7 +554,7 @@ def _pixels(
     good = small.all(axis=1) & (np.where(small, shapes, 1).prod(axis=1) == values)
     if letters is None or not good.all():
         bad = int(np.argmin(good))
-        raise found.refuse(
+        raise FormatError(
             "a sample's size does not match its shape"
             if letters is not None
             else "samples of variable shape are not images",
@@ -370,7 +566,7 @@ def _pixels(
     channels = int(shapes[0, channel])
     if (shapes[:, channel] != channels).any():
         bad = int(np.argmax(shapes[:, channel] != channels))
-        raise found.refuse(
+        raise FormatError(
             "a sample's number of channels differs from the first one's",
             index=bad,
             found=int(shapes[bad, channel]),
@@ -393,46 +589,33 @@ def offsets_of(found: Hdf5Set, name: str, shape: tuple[int, ...]) -> tuple[str, 
     rows, and what it says, (N + 1,); None where each row is a sample. FormatError where the table
     that should say it does not."""
     fields = found.fields
-    asked = fields.own_offsets
     episodes = fields.windowed or fields.episodes is not None
-    if asked is False or (asked is None and episodes):
+    if not shape or fields.lead > 1 or (fields.own_offsets is None and episodes):
         return None
-    if not shape or fields.lead > 1:
-        return None
-    if asked is not None:
-        offsets = _fitting(found, asked, name, shape[0], None, True)
-        return None if offsets is None else (asked, offsets)
+
+    def table_of(table: str, named: bool) -> Array | None:
+        if not named and not _may_be_table(found, table):
+            return None
+        data = found.dataset(table)
+        if not is_table(tuple(data.shape), data.dtype):
+            raise FormatError(
+                f"{table!r} does not say where samples begin",
+                found=f"shape {data.shape}, {data.dtype}",
+                expected="whole numbers (N + 1,), or (N,) lengths",
+            )
+        # lengths of small numbers take more memory as offsets
+        check_bomb(data.shape[0] * _OFFSET_BYTES, found.file.size, table)
+        return copied_if_small(data.values())
+
     group, _, own = name.rpartition("/")
-    for last, lengths in candidates(own).items():
-        table = f"{group}/{last}" if group else last
-        if table == name or (not group and table not in found.h5.names):
-            continue
-        offsets = _fitting(found, table, name, shape[0], lengths, False)
-        if offsets is not None:
-            return table, offsets
-    return None
-
-
-def _fitting(
-    found: Hdf5Set, table: str, name: str, rows: int, lengths: bool | None, asked: bool
-) -> Array | None:
-    """What a data set says of the ``rows`` of ``name``: see :func:`fitting`."""
-    if not asked and not _may_be_table(found, table):
-        return None
-    data = found.dataset(table)
-    if not is_table(tuple(data.shape), data.dtype):
-        raise found.refuse(
-            f"{table!r} does not say where samples begin",
-            found=f"shape {data.shape}, {data.dtype}",
-            expected="whole numbers (N + 1,), or (N,) lengths",
-        )
-    # lengths of small numbers take more memory as offsets
-    check_bomb(data.shape[0] * _OFFSET_BYTES, found.file.size, table, found.path)
-    return fitting(table, name, rows, copied_if_small(data.values()), found.path, lengths, asked)
+    usual = {f"{group}/{one}".strip("/"): lengths for one, lengths in candidates(own).items()}
+    return find_offsets(name, shape[0], fields.own_offsets, usual, table_of)
 
 
 def _may_be_table(found: Hdf5Set, table: str) -> bool:
     """Whether a data set that was not asked for is whole numbers."""
+    if "/" not in table and table not in found.h5.names:
+        return False
     try:
         data = found.h5.reach(table)
     except FormatError:  # a link out of the file

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from ...errors import ParamsError
+from ...errors import FormatError, ParamsError
 from ...sampling.episodes import Episodes
 from ...system.array_types import Array, Int64
 from ...system.late import h5py
@@ -25,10 +26,10 @@ from ..episodes import (
 from ..fields import SetIndex, index_each
 from ..hdf5.checks import attribute
 from ..hdf5.listing import some_names
-from ..labels import labelled
+from ..labels import in_sequence, labelled, numbered, of_each_episode
 from ..request import NoSamplesError, Request
-from .hdf5_groups import GroupScan, matching_groups, read_masks
-from .hdf5_set import EpisodeValues, Hdf5Set, is_single, own_rows, row_each
+from .hdf5_data import Hdf5Set
+from .hdf5_groups import GroupScan, matching_groups
 
 #: Finds one field in a file that is open.
 IndexOne: TypeAlias = Callable[[Request], SetIndex]
@@ -56,16 +57,16 @@ def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
     word, _, name = kind.partition(":")
     groups = matching_groups(found, name) if word == "groups" else [""]
     if not groups:
-        raise ParamsError("no group of this file matches", path=found.path, found=repr(name))
+        raise ParamsError("no group of this file matches", found=repr(name))
     values = _values(found, groups[0])
     if word == "groups":
         if asked.labels_path is not None:
             raise ParamsError(
                 "labels of episodes in groups lie in the same file", path=asked.labels_path
             )
-        named = replace(found, layout=layout)
-        grouped = GroupScan(named, groups, values)
-        return grouped.index(kind, lambda names: read_masks(found, names))
+        look = None if values is None else values.add
+        index, episodes, kept = GroupScan(replace(found, layout=layout), groups, look).index(kind)
+        return index if values is None else labelled(index, *values.made(kept, episodes))
     asked = replace(asked, lead=_leading(found, asked.data, word))
     if word == "axis" and asked.labels is not None and asked.labels_path is None:
         _check_own(found, asked.labels)
@@ -112,15 +113,15 @@ def _episodes(found: Hdf5Set, kind: str, fields: Mapping[str, SetIndex]) -> tupl
     if word not in ("axis", *_OF_FILES):
         ends = _ends(found, word, name, max(counts.values()))
         kept = np.flatnonzero(np.diff(ends, prepend=0))
-        return flat_episodes(ends, counts, kind, found.path), kept
+        return flat_episodes(ends, counts, kind), kept
     if word == "axis":
         stored = {one: next(iter(index.fields)) for one, index in fields.items()}
         leading = {one: _leading(found, data, word) for one, data in stored.items()}
         shapes = {n: (*found.rows(stored[n]).shape[:lead], 1)[:2] for n, lead in leading.items()}
-        episodes = along_axis(shapes, found.path)
+        episodes = along_axis(shapes)
     else:
         one_each = {one: np.array([count]) for one, count in counts.items()}
-        episodes, _ = episodes_of(one_each, kind, found.path)
+        episodes, _ = episodes_of(one_each, kind)
     return episodes, np.arange(episodes.ends.size)
 
 
@@ -129,7 +130,7 @@ def _check_empty(found: Hdf5Set, names: Sequence[str]) -> None:
     held = {name: found.h5.holder(name) for name in names}
     shapes = {name: data.shape for name, data in held.items() if data is not None}
     if any(shape[:1] > (1,) for shape in shapes.values()):
-        raise found.refuse(
+        raise FormatError(
             "some fields of an episode have no rows, and others have",
             found=", ".join(f"{name} {times(shape)}" for name, shape in shapes.items()),
         )
@@ -153,7 +154,6 @@ def _check_own(found: Hdf5Set, name: str) -> None:
     if attribute(rows, "sample_varying") == np.False_:
         raise ParamsError(
             "a dataset that is one for all episodes cannot be served with them",
-            path=found.path,
             found=f"{name!r} of shape {times(rows.shape)}, marked sample_varying = False",
             expected="datasets of (episode, ...); read this one by itself, with h5py",
         )
@@ -195,7 +195,7 @@ def _ends(found: Hdf5Set, word: str, name: str, rows: int) -> Int64:
         return ends_of_flags([_column(found, one, rows) for one in name.split(",")], rows)
     if word == "ids":
         return ends_of_ids(_column(found, name, rows), rows)
-    return checked_ends(_table(found, name), name, found.path)
+    return checked_ends(_table(found, name), name)
 
 
 def _table(found: Hdf5Set, name: str) -> Array:
@@ -208,9 +208,149 @@ def _table(found: Hdf5Set, name: str) -> Array:
 def _column(found: Hdf5Set, name: str, rows: int) -> Array:
     table = _table(found, name)
     if table.shape not in ((rows,), (rows, 1)):
-        raise found.refuse(
+        raise FormatError(
             f"dataset {name!r} does not have one value for each row",
             found=f"shape {table.shape}",
             expected=f"({rows},)",
         )
     return table.reshape(-1)
+
+
+# -- labels of episodes ----------------------------------------------------------------------------
+
+
+#: What begins the name of an attribute.
+ATTRIBUTE: Final = "@"
+#: Attributes that an error lists.
+_LISTED: Final = 20
+
+#: Labels, and the names of their classes where they are text.
+_Labels = tuple[Array, tuple[str, ...] | None]
+
+
+class EpisodeValues:
+    """Collects the labels ``name`` of episodes, group by group: see :meth:`made`."""
+
+    def __init__(self, found: Hdf5Set, name: str) -> None:
+        self._found = found
+        self.name = name
+        self._values: list[Any] = []
+
+    def add(self, group: Any, where: str) -> None:
+        """That of one more episode: a low-level group of h5py's, and its name."""
+        one = self._attribute if self.name.startswith(ATTRIBUTE) else self._dataset
+        self._values.append(one(group, where))
+
+    def _attribute(self, group: Any, where: str) -> Any:
+        name, item = self.name[1:], _as_object(group)
+        value = attribute(item, name)
+        if value is None:
+            text = self._found.h5.text(where, name)
+            value = None if text is None else text.encode("utf-8", "surrogateescape")
+        if value is None:
+            kind = FormatError if self._values else ParamsError
+            names = ", ".join(islice(item.attrs, _LISTED))
+            raise kind(
+                f"no attribute {name!r} of numbers or text in an episode",
+                found=f"{where or 'the file'}: {names or 'no attributes'}",
+            )
+        return bytes(value) if isinstance(value, bytes | np.bytes_) else np.asarray(value)[None]
+
+    def _dataset(self, group: Any, where: str) -> Any:
+        h5 = self._found.h5
+        held = h5.reach(self.name, group)
+        name = f"{where}/{self.name}" if where else self.name
+        if not isinstance(held, h5py.h5d.DatasetID):
+            if self._values:
+                raise FormatError(
+                    f"an episode has no dataset {name!r}",
+                    hint="labels_field=None serves the data without labels",
+                )
+            raise h5.no_field(self.name, group if isinstance(group, h5py.h5g.GroupID) else None)
+        data = h5.stored(held, name)
+        data.check_samples()
+        if data.dtype.kind == "S" and data.ndim == 0:
+            return bytes(data.read()[()])
+        data.check_numeric(f"text that differs in length is read as an attribute: {ATTRIBUTE}NAME")
+        return np.atleast_1d(data.read())
+
+    def made(self, kept: Int64, episodes: Episodes) -> _Labels:
+        """The labels of the rows of ``episodes``, which are those ``kept`` of all that were added:
+        one for each episode where they are single values, else one for each row."""
+        values = [self._values[i] for i in kept.tolist()]
+        if all(isinstance(value, bytes) for value in values):
+            table, classes = numbered(values)
+            return of_each_episode(table, episodes), classes
+        if any(isinstance(value, bytes) or value.dtype.kind not in "buif" for value in values):
+            raise self._differ(values)
+        if len({one.shape[1:] for one in values}) > 1:
+            raise self._differ(values)
+        rows, lengths = [len(one) for one in values], episodes.lengths
+        if max(rows) == 1:
+            return of_each_episode(in_sequence(values), episodes), None
+        if (lengths != rows).any():
+            wrong = int(np.argmax(lengths != rows))
+            raise FormatError(
+                f"the labels {self.name!r} have another number of rows than an episode",
+                found=f"{rows[wrong]} rows, {int(lengths[wrong])} in episode {wrong}",
+                hint="name them as a field: data_field also takes those with one more row",
+            )
+        return in_sequence(values), None
+
+    def _differ(self, values: Sequence[Any]) -> FormatError:
+        kinds = [
+            "bytes" if isinstance(one, bytes) else f"{one.dtype} {one.shape[len(one) == 1 :]}"
+            for one in values
+        ]
+        return FormatError(
+            f"the labels {self.name!r} of episodes are not all of one kind",
+            found=", ".join(list(dict.fromkeys(kinds))[:5]),
+        )
+
+
+def _as_object(episode: Any) -> Any:
+    """An episode as h5py shows it: a group, or a data set that is one."""
+    is_data = isinstance(episode, h5py.h5d.DatasetID)
+    return h5py.Dataset(episode) if is_data else h5py.Group(episode)
+
+
+def is_single(found: Hdf5Set, name: str) -> bool:
+    """Whether labels of this name are one value in the file: an attribute, or a single number."""
+    held = found.h5.holder(name)
+    return name.startswith(ATTRIBUTE) or (held is not None and not held.shape)
+
+
+def own_rows(found: Hdf5Set, lead: int) -> bool:
+    """Whether the labels that are asked for have another number of rows than the data, as those of
+    episodes have. ``lead``: so many first axes number the rows together."""
+    asked, h5 = found.fields, found.h5
+    if asked.labels is None or asked.labels_path is not None:
+        return False
+    held = h5.holder(asked.labels)
+    if held is None or not held.shape:
+        return False
+    # fields with one row for each episode may stand before those that have all rows
+    names = (asked.data, *(asked.others or {}).values()) if lead == 1 else (asked.data,)
+    data = [h5.holder(name) for name in names]
+    if None in data:
+        return True  # sparse rows
+    rows = [int(np.prod(one.shape[:lead])) for one in data]
+    return bool(held.shape[0] != rows[0]) or rows[0] < max(rows)
+
+
+def row_each(found: Hdf5Set, name: str, kept: Int64, episodes: Episodes) -> _Labels:
+    """Labels in a data set with a row for each row, or for each episode, of which those ``kept``
+    are not empty."""
+    texts = found.dataset(name).texts()
+    table, classes = (found.table(name), None) if texts is None else numbered(texts)
+    total, rows = episodes.ends.size + episodes.empty, int(episodes.ends[-1])
+    if table.shape[:1] == (rows,):
+        return np.asarray(table), classes
+    if table.shape[:1] != (total,):
+        raise FormatError(
+            f"{name!r} has another number of rows than the data, and than there are episodes",
+            found=f"shape {table.shape}",
+            expected=f"{rows} rows, or {total} episodes",
+            hint="labels_field=None serves the data without labels",
+        )
+    return of_each_episode(np.asarray(table[kept]), episodes), classes

@@ -1,38 +1,54 @@
-"""Groups of an HDF5 file as episodes: the data sets of one name in all of them are one field."""
+"""Groups of an HDF5 file as episodes: the data sets of one name in all of them are one field.
+
+Each data set costs a few numbers in memory. Where the rows of a contiguous one lie is known when
+the set is open; the chunks of another are looked up when its first row is read."""
 
 from __future__ import annotations
 
 import fnmatch
+import glob
 import math
+import threading
 import warnings
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
-from ...errors import ParamsError
+from ...errors import AsyncReaderError, FormatError, ParamsError
+from ...pixels.rows import Writer
 from ...pixels.specs import SampleSpec
-from ...sampling.episodes import Windows
+from ...pixels.tables import RowsInMemory
+from ...sampling.episodes import Episodes, Windows
 from ...system.array_types import Int64
 from ...system.late import h5py
 from ...system.text import natural, some
-from ..base import FieldIndex, SetFacts, default_block
+from ..base import (
+    CACHE_BYTES,
+    BaseSource,
+    FieldIndex,
+    Names,
+    OpenField,
+    SetFacts,
+    Source,
+    default_block,
+)
 from ..bytestore import ByteFile
 from ..episodes import episodes_of
 from ..fields import SetIndex
 from ..hdf5.checks import check_bomb, check_inside, stored_at
-from ..hdf5.chunks import Pieces
-from ..hdf5.file import Hdf5
-from ..hdf5.filters import in_words
-from ..hdf5.groups import CHUNKED, GroupNames, GroupRows
+from ..hdf5.chunk_cache import ChunkCache
+from ..hdf5.chunks import Chunks, ChunkSource, Pieces
+from ..hdf5.file import Hdf5, translated
+from ..hdf5.filters import check_filters, in_words, remedy
 from ..hdf5.listing import list_fields, missing
 from ..hdf5.physical import Meaning, meaning_of, physical_field
 from ..hdf5.structure import DatasetHeader
 from ..request import Request, stored_samples
-from .hdf5_data import index_data
-from .hdf5_set import EpisodeValues, Hdf5Set
+from .hdf5_data import Hdf5Set, index_data
 
 #: Bytes that a name in a group takes of a file at least: where there are more names than that,
 #: groups lead to each other in circles.
@@ -52,7 +68,7 @@ def matching_groups(found: Hdf5Set, pattern: str) -> list[str]:
     for part in filter(None, pattern.split("/")):
         below: list[str] = []
         for name in names:
-            if not _is_pattern(part):
+            if not glob.has_magic(part):
                 below.append(f"{name}/{part}" if name else part)
                 continue
             group = found.h5.reach(name)
@@ -61,17 +77,13 @@ def matching_groups(found: Hdf5Set, pattern: str) -> list[str]:
                 prefix = f"{name}/" if name else ""
                 below.extend(prefix + one for one in inside if fnmatch.fnmatchcase(one, part))
             if len(below) > most:
-                raise found.refuse(
+                raise FormatError(
                     "more groups match than the file has: they lead to each other in circles",
                     found=f"{pattern!r}: more than {len(below):,}",
                     hint="name the groups that hold the episodes: a * for each level of them",
                 )
         names = below
     return sorted(names, key=natural)
-
-
-def _is_pattern(part: str) -> bool:
-    return any(letter in part for letter in "*?[")
 
 
 @dataclass
@@ -102,13 +114,14 @@ class _Column:
 
 
 class GroupScan:
-    """Collects the fields of many groups; each of their data sets is opened once."""
+    """Collects the fields of many groups; each of their data sets is opened once. ``look``: gets
+    each group, and its name, too."""
 
     def __init__(
-        self, found: Hdf5Set, groups: Sequence[str], labels: EpisodeValues | None = None
+        self, found: Hdf5Set, groups: Sequence[str], look: Callable[[Any, str], None] | None
     ) -> None:
         self._found = found
-        self._labels = labels
+        self._look = look
         self._groups = groups
         #: the group that the one before was in, by name
         self._inside: tuple[str | None, object | None] = None, None
@@ -126,7 +139,7 @@ class GroupScan:
             self._inside = inside, h5.reach(inside)
         here = None if self._inside[1] is None else h5.reach(last, self._inside[1])
         if not isinstance(here, h5py.h5g.GroupID | h5py.h5d.DatasetID):
-            raise self._found.refuse(f"{group!r} is not a group")
+            raise FormatError(f"{group!r} is not a group")
         below: dict[str, Any] = {"": here}
         for column in self._columns:
             if number == 0:
@@ -151,28 +164,25 @@ class GroupScan:
             self._note(column, name, data)
             if number == 0 and column.meaning is None:
                 column.header = _as_the_library(h5.header(part, parent), data)
-        if self._labels is not None:
-            self._labels.add(here, group)
+        if self._look is not None:
+            self._look(here, group)
 
     def _missing(self, group: str, name: str, here: Any, number: int) -> Exception:
-        path = self._found.path
         if isinstance(here, h5py.h5d.DatasetID):
             return ParamsError(
                 f"{group!r} is a dataset, not a group",
-                path=path,
                 found=f"data_field={name!r}",
                 hint=f"where each dataset is one sample or episode: data_field={ITSELF!r}",
             )
         if number:
-            return self._found.refuse(f"group {group!r} has no dataset {name!r}")
+            return FormatError(f"group {group!r} has no dataset {name!r}")
         listed, _ = list_fields(self._found.h5.members, here)
-        error = missing(name, listed, path, f"{some(len(self._groups), 'episode')}; in {group!r}: ")
+        error = missing(name, listed, f"{some(len(self._groups), 'episode')}; in {group!r}: ")
         error.what = f"no dataset {name!r} in the episodes of this dataset"
         return error
 
     def _first(self, column: _Column, name: str, data: Any) -> None:
         """What a field is, by its data set in the first group."""
-        path = self._found.path
         dataset = self._found.h5.stored(data, name, records=True)
         dataset.check_samples()
         first = self._columns[0].spec
@@ -186,13 +196,14 @@ class GroupScan:
                 return
         dtype = dataset.values_dtype()
         if dataset.ndim == 0:
-            raise self._found.refuse(f"dataset {name!r} is one number, not rows")
-        axis, column.spec = stored_samples(tuple(dataset.shape), dtype, column.asked, path)
+            raise FormatError(f"dataset {name!r} is one number, not rows")
+        axis, column.spec = stored_samples(
+            tuple(dataset.shape), dtype, column.asked, self._found.path
+        )
         column.spec = replace(column.spec, members=column.member)
         if axis != 0:
             raise ParamsError(
-                "the rows of an episode are its first axis: num_dim is 1, and sample_axis 0",
-                path=path,
+                "the rows of an episode are its first axis: num_dim is 1, and sample_axis 0"
             )
         column.kind, column.row = data.get_type(), tuple(dataset.shape[1:])
         column.chunk = None if dataset.chunks is None else dataset.chunks[0]
@@ -208,24 +219,24 @@ class GroupScan:
         assert column.spec is not None
         if column.spec.encoded:
             if not _may_be_encoded(data):
-                raise self._found.refuse(
+                raise FormatError(
                     f"dataset {name!r} holds no image files, as that of the first group does"
                 )
         elif shape[1:] != column.row or len(shape) == 0 or not kind.equal(column.kind):
-            raise self._found.refuse(
+            raise FormatError(
                 f"dataset {name!r} is of another kind than that of the first group",
                 found=f"rows of shape {shape[1:]}, {_dtype(kind)}",
                 expected=f"rows of shape {column.row}, {_dtype(column.kind)}",
             )
         elif shape[0] and layout not in (h5py.h5d.CHUNKED, h5py.h5d.CONTIGUOUS):
-            raise self._found.refuse(
+            raise FormatError(
                 f"dataset {name!r} is stored inside its header",
                 hint="write it again: h5repack -l CONTI",
             )
         if column.meaning is not None and column.rows:
             own = meaning_of(self._found.h5, self._found.h5.stored(data, name), name, column.asked)
             if own is None or own.said != column.meaning.said:
-                raise self._found.refuse(
+                raise FormatError(
                     f"numbers of {name!r} mean other values than those of the first group",
                     found="no attributes" if own is None else own.said,
                     expected=column.meaning.said,
@@ -240,18 +251,18 @@ class GroupScan:
         address, pieces, rows = CHUNKED, 0, header.shape[0]
         size = math.prod(column.row) * spec.dtype.itemsize
         if rows and not size and not spec.encoded:
-            raise self._found.refuse(f"dataset {name!r} has rows of no bytes")
+            raise FormatError(f"dataset {name!r} has rows of no bytes")
         if spec.encoded:
             pass  # each is looked at when it is read
         elif header.chunk is not None:
             found = Pieces.of(header.shape, header.chunk, spec.dtype.itemsize)
             pieces = found.number
             if pieces > self._found.file.size:
-                raise self._found.refuse(f"dataset {name!r} declares more than the file has")
+                raise FormatError(f"dataset {name!r} declares more than the file has")
             column.piece_bytes = max(column.piece_bytes, found.nbytes)
         elif rows:
             if header.address is None:
-                raise self._found.refuse(f"dataset {name!r} declares rows but stores none")
+                raise FormatError(f"dataset {name!r} declares rows but stores none")
             check_inside(self._found.file, header.address, rows * size)
             address = header.address
         else:
@@ -262,14 +273,13 @@ class GroupScan:
 
     # -- what was found --------------------------------------------------------------------
 
-    def index(self, kind: str, splits: Callable[[Sequence[str]], Mapping[str, Int64]]) -> SetIndex:
-        """The set of all groups. ``splits``: those of the episodes with such names."""
+    def index(self, kind: str) -> tuple[SetIndex, Episodes, Int64]:
+        """The set of all groups without labels, its episodes, and which groups these are."""
         found, columns = self._found, self._columns
         lengths = np.array([np.frombuffer(one.rows, np.int64) for one in columns])
         episodes, kept = episodes_of(
             {one.name: rows for one, rows in zip(columns, lengths, strict=True)},
             kind,
-            found.path,
             self._groups,
         )
         names = episodes.names
@@ -277,16 +287,14 @@ class GroupScan:
         for column, rows in zip(columns, lengths, strict=True):
             spec = column.spec
             assert spec is not None
-            check_bomb(column.piece_bytes, found.file.size, column.name, found.path)
+            check_bomb(column.piece_bytes, found.file.size, column.name)
             rows = rows[kept]
             places = GroupNames(names, column.stored, np.cumsum(rows))
             members = GroupRows(
                 places,
                 np.frombuffer(column.addresses, np.int64)[kept],
-                places.ends,
                 np.cumsum(np.frombuffer(column.pieces, np.int64)[kept]),
                 column.piece_bytes,
-                look_up,
             )
             size = _ENCODED_BYTES if spec.encoded else spec.row_bytes
             block = column.chunk or default_block(size)
@@ -302,15 +310,12 @@ class GroupScan:
             if column.meaning is not None:
                 one = physical_field(one, column.meaning, column.asked)
             fields[column.name] = one
-        labels, classes = None, None
-        if self._labels is not None:
-            labels, classes = self._labels.made(kept, episodes)
         short = tuple(name.rpartition("/")[2] for name in names)
-        episodes = replace(episodes, names=short, splits=splits(short))
+        episodes = replace(episodes, names=short, splits=_read_masks(found, short))
         how = f"{found.layout}, {kind}" if found.layout else kind
-        facts = SetFacts.of(found.file, "HDF5", how, int(episodes.ends[-1]), classes=classes)
+        facts = SetFacts.of(found.file, "HDF5", how, int(episodes.ends[-1]))
         rule = Windows(episodes, dict.fromkeys(fields))
-        return SetIndex(facts, fields, labels, rule=rule)
+        return SetIndex(facts, fields, rule=rule), episodes, kept
 
 
 def _as_the_library(header: DatasetHeader | None, data: Any) -> DatasetHeader | None:
@@ -344,14 +349,14 @@ def _dtype(kind: Any) -> str:
         return f"type class {kind.get_class()}"
 
 
-def read_masks(found: Hdf5Set, names: Sequence[str]) -> dict[str, Int64]:
+def _read_masks(found: Hdf5Set, names: Sequence[str]) -> dict[str, Int64]:
     """robomimic's splits: ``mask/<name>`` lists the episodes of a split by name. They are served
     in the order of the set, as its SequenceDataset does."""
     group = found.h5.reach("mask") if "mask" in found.h5.names else None
     if not isinstance(group, h5py.h5g.GroupID):
         return {}
     if group.get_num_objs() > _MASKS:
-        raise found.refuse("its mask/ has too many splits", expected=_MASKS)
+        raise FormatError("its mask/ has too many splits", expected=_MASKS)
     numbers = {name: i for i, name in enumerate(names)}
     splits = {}
     for key in group:
@@ -370,3 +375,198 @@ def read_masks(found: Hdf5Set, names: Sequence[str]) -> dict[str, Int64]:
         if chosen:
             splits[name] = np.sort(np.array(chosen, np.int64))
     return splits
+
+
+# -- the source ------------------------------------------------------------------------------------
+
+
+#: Chunks whose places are remembered, 24 bytes each: those of the data sets used last.
+KNOWN_CHUNKS: Final = 2 << 20
+
+#: The address of a data set that is not contiguous.
+CHUNKED: Final = -1
+#: Data sets of image files that stay open: each may keep decoded chunks of its own.
+_ENCODED_OPEN: Final = 16
+
+
+@dataclass(frozen=True)
+class GroupNames(Names):
+    """The names of groups, and of the data set in each: keys for messages. ``ends``: int64, the
+    number of rows up to the end of each."""
+
+    groups: tuple[str, ...]
+    field: str
+    ends: Int64
+
+    def key(self, file: ByteFile, index: int) -> str | None:
+        """The data set that a row lies in."""
+        number = int(np.searchsorted(self.ends, index, side="right"))
+        return f"{self.groups[number]}/{self.field}" if number < len(self.groups) else None
+
+
+@dataclass(frozen=True, eq=False)
+class GroupRows:
+    """Rows in the data sets ``names.field`` of ``names.groups``.
+
+    ``addresses``: int64, where the rows of each begin in the file, CHUNKED of one in chunks;
+    ``pieces``: int64, the number of pieces (see chunks.py) up to the end of each; ``piece_bytes``:
+    of the largest piece.
+    """
+
+    names: GroupNames
+    addresses: Int64
+    pieces: Int64
+    piece_bytes: int
+
+    def serve(self, field: OpenField) -> Source:
+        """A source that reads them."""
+        facts = replace(field.facts, count=int(self.names.ends[-1]))
+        return GroupSource(replace(field, facts=facts), self)
+
+
+class GroupSource(BaseSource):
+    """Reads the rows of :class:`GroupRows`. Decoded chunks of all data sets share one cache."""
+
+    def __init__(self, field: OpenField, members: GroupRows) -> None:
+        super().__init__(field)
+        self._members = members
+        self._file = field.own_file
+        self._starts = np.concatenate((np.zeros(1, np.int64), members.names.ends[:-1]))
+        limit = max(CACHE_BYTES, 2 * members.piece_bytes)
+        self.cache = ChunkCache(limit, int(members.pieces[-1]), max(1, members.piece_bytes))
+        # re-entrant, since a collected reader is closed by whatever thread collects it
+        self._lock = threading.RLock()
+        self._library: Hdf5 | None = None
+        self._closed = False
+        #: open data sets in chunks by number, the one used last at the end
+        self._open: dict[int, Source] = {}
+        self._known = 0
+
+    @cached_property
+    def _in_memory(self) -> tuple[RowsInMemory, ...]:
+        """The runs of rows of contiguous data sets."""
+        where, size, rows = self.store.address(0), self.spec.row_bytes, self._members
+        if where is None or (rows.addresses == CHUNKED).any():
+            return ()
+        count, sums, owner = self.facts.count, self.checksums, (self.store, self.index)
+        ends = rows.names.ends
+        return (RowsInMemory(count, where, rows.addresses, 0, size, sums, None, owner, ends),)
+
+    def in_memory(self, size: int) -> tuple[RowsInMemory, ...]:
+        return () if self._closed or self.store.address(size) is None else self._in_memory
+
+    def read_into(self, writer: Writer) -> None:
+        records = writer.job.records
+        which = np.searchsorted(self._members.names.ends, records, side="right")
+        at = self._members.addresses[which]
+        inside = records - self._starts[which]
+        flat = at != CHUNKED
+        every = bool(flat.all())
+        if every or flat.any():
+            offsets = (at + inside * self.spec.row_bytes)[flat]
+            if self.store.remote:
+                self.store.will_need(offsets, np.full(offsets.size, self.spec.row_bytes))
+            writer.bulk(self.store, offsets, None if every else flat)
+        if every:
+            return
+        for number in np.unique(which[~flat]).tolist():
+            if writer.stopped:
+                break
+            places, start = np.flatnonzero(which == number), int(self._starts[number])
+            try:
+                source = self._source(number)
+                part = writer.of_file(source, start, places, inside[places])
+                source.read_into(part)
+            except AsyncReaderError as exc:
+                exc.shift_record(start)
+                raise
+
+    def _source(self, number: int) -> Source:
+        """The open data set ``number``, which lies in chunks."""
+        with self._lock:
+            found = self._open.pop(number, None)
+            if found is None:
+                found = self._opened(number)
+                self._known += _chunks(found)
+                while self._known > KNOWN_CHUNKS and self._open:
+                    oldest = next(iter(self._open))
+                    self._known -= _chunks(self._open.pop(oldest))
+            self._open[number] = found
+            return found
+
+    def _opened(self, number: int) -> Source:
+        names = self._members.names
+        name = f"{names.groups[number]}/{names.field}"
+        rows = int(self._members.names.ends[number] - self._starts[number])
+        one = GroupNames(names.groups[number : number + 1], names.field, np.array([rows]))
+        index, facts = replace(self.index, names=one), replace(self.facts, count=rows)
+        with translated(self._file.path):
+            if self._library is None:
+                if self._closed:
+                    raise FormatError("the file was closed while it was read")
+                self._library = Hdf5(self._file)
+                self._library.many_objects()
+            if self.spec.encoded:
+                found = look_up(self._file, self._library, name)
+                if found.facts.count != rows or not found.first.spec.encoded:
+                    raise FormatError(f"dataset {name!r} does not hold an image file for each row")
+                own = replace(found.first, names=one)
+                return own.storage.serve(OpenField(facts, own, self._file))
+            data = self._library.dataset(name, records=True)
+            steps = data.filters
+            if not check_filters(steps, name):
+                raise FormatError(
+                    f"dataset {name!r} has a filter that only the HDF5 library decodes",
+                    found=in_words(steps),
+                    hint=remedy(steps),
+                )
+            dtype = data.values_dtype()
+            records = None if dtype.names is None else dtype
+            grid = data.grid(records)
+            row = grid.shape[1:] + (1,) * self.spec.flat
+            last = int(self._members.pieces[number])
+            first = int(self._members.pieces[number - 1]) if number else 0
+            pieces = Pieces.of(grid.shape, grid.chunk, grid.dtype.itemsize)
+            same = (
+                grid.shape[0] == rows and row == self.spec.shape and pieces.number == last - first
+            )
+            same = same and pieces.nbytes <= self.cache.chunk_bytes
+            if not same or dtype != self.spec.dtype:
+                raise FormatError(f"dataset {name!r} is not what it was")
+            whole = not self._open and not self._known  # one of them is also compared decoded
+            whole = whole and records is None
+            data.compare(grid, decoded=whole)
+        one_field = OpenField(facts, index, self._file)
+        return ChunkSource(one_field, Chunks(grid, 0), (self.cache, first))
+
+    def reserve(self, samples: int) -> None:
+        # of chunks that samples are cut over and that make no piece, enough for one of each
+        if self.spec.encoded:
+            return
+        count = -(-samples // max(1, self.index.chunk or 1))
+        share = max(self._members.piece_bytes, self.spec.row_bytes * (self.index.chunk or 1))
+        self.cache.hold(count, share)
+
+    def release(self) -> None:
+        self.cache.release()
+        with self._lock:
+            opened = list(self._open.values())
+        for source in opened:  # of image files each has a cache of its own
+            source.release()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._open.clear()
+            self.__dict__.pop("_in_memory", None)  # it owns the file
+            if self._library is not None:
+                self._library.close()
+                self._library = None
+        super().close()
+
+
+def _chunks(source: Source) -> int:
+    """What a data set that is open counts for among KNOWN_CHUNKS."""
+    if isinstance(source, ChunkSource) and not source.spec.encoded:
+        return source.chunks
+    return KNOWN_CHUNKS // _ENCODED_OPEN

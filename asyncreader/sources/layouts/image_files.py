@@ -30,29 +30,24 @@ _ESCAPED: Final = re.compile("[\udc80-\udcff]")
 _LINE: Final = 1024
 
 
-def stated_count(value: bytes, key: str, path: str) -> int:
+def stated_count(value: bytes, key: str) -> int:
     """A count that is stored as ASCII digits."""
     if not re.fullmatch(rb"\d{1,18}", value):
         raise FormatError(
-            "its number of samples is not a number",
-            path=path,
-            key=key,
-            found=repr(value[:32]),
-            hint=AGAIN,
+            "its number of samples is not a number", key=key, found=repr(value[:32]), hint=AGAIN
         )
     return int(value)
 
 
-def check_count(stated: int, held: int, path: str, key: str) -> None:
+def check_count(stated: int, held: int, key: str) -> None:
     """FormatError unless the set has the stated number of samples."""
     if stated != held:
-        raise _other_count(path, None, key, f"{held} samples", f"{stated}")
+        raise _other_count(None, key, f"{held} samples", f"{stated}")
 
 
-def _other_count(path: str, index: int | None, key: str, found: str, expected: str) -> FormatError:
+def _other_count(index: int | None, key: str, found: str, expected: str) -> FormatError:
     return FormatError(
         "the number of samples is not what the dataset says",
-        path=path,
         index=index,
         key=key,
         found=found,
@@ -81,16 +76,16 @@ def text_labels(
 def index_ocr(found: ForeignSet) -> SetIndex:
     """Text recognition's layout: images and texts by number from 1, and how many there are."""
     found.check_fields(("data", "image"), ("labels", "label"))
-    path, entries = found.path, found.entries
-    count = stated_count(found.find(_SAMPLES) or b"", "num-samples", path)
-    images = _numbered(entries, b"image-", count, path)
+    entries = found.entries
+    count = stated_count(found.find(_SAMPLES) or b"", "num-samples")
+    images = _numbered(entries, b"image-", count)
     labels = classes = None
     asked = found.fields.labels is not None
     if asked and not found.fields.labels_required:
         # images to recognise, as parseq's: a set without any text is one without labels
         asked = bool((entries.numbers(b"label-", 9) >= 0).any())
     if asked:
-        texts = _numbered(entries, b"label-", count, path)
+        texts = _numbered(entries, b"label-", count)
         labels, classes = text_labels(found.tree.data, texts.starts, texts.sizes, texts.blame)
     words = "OCR (image-%09d)" + ("" if labels is None else ", texts of label-%09d as classes")
     return encoded_images(
@@ -98,7 +93,7 @@ def index_ocr(found: ForeignSet) -> SetIndex:
     )
 
 
-def _numbered(entries: Entries, prefix: bytes, count: int, path: str) -> Entries:
+def _numbered(entries: Entries, prefix: bytes, count: int) -> Entries:
     """Entries ``prefix`` + nine digits, which must be 1 to ``count``."""
     numbers = entries.numbers(prefix, 9)
     which = np.flatnonzero(numbers >= 0)
@@ -108,7 +103,6 @@ def _numbered(entries: Entries, prefix: bytes, count: int, path: str) -> Entries
         first = int(missing[0]) + 1
         raise FormatError(
             "a sample is missing",
-            path=path,
             index=first - 1,
             key=f"{name}{first:09d}",
             found=f"{name}{int(numbers[which[first - 1]]):09d} in its place",
@@ -117,7 +111,7 @@ def _numbered(entries: Entries, prefix: bytes, count: int, path: str) -> Entries
     if which.size != count or not count:
         first = min(which.size, count)
         key, there = f"{name}{first + 1:09d}", f"{which.size} entries {name}*"
-        raise _other_count(path, first, key, there, f"{count}, by num-samples")
+        raise _other_count(first, key, there, f"{count}, by num-samples")
     return entries.pick(which)
 
 
@@ -130,14 +124,14 @@ def index_basicsr(found: ForeignSet) -> SetIndex:
     entries, listing = found.entries, meta_info(found.path)
     assert listing is not None
     names, shapes = _listed(listing, len(entries))
-    check_count(len(names), len(entries), found.path, "meta_info.txt")
+    check_count(len(names), len(entries), "meta_info.txt")
     # the tree's keys are sorted: sort these too, then both must be equal
     order = sorted(range(len(names)), key=names.__getitem__)
     at = np.empty(len(names), np.int64)
     for rank, number in enumerate(order):
         held, listed = entries.key(rank), names[number]
         if held != listed:
-            raise found.refuse(
+            raise FormatError(
                 "the dataset holds an image that meta_info.txt does not list"
                 if held < listed
                 else "meta_info.txt lists an image that the dataset does not hold",
@@ -217,8 +211,8 @@ def is_stylegan(entries: Entries) -> bool:
 
 def index_stylegan(found: ForeignSet) -> SetIndex:
     """StyleGAN2's layout: the same images in one or more sizes; data_field names the size."""
-    path, entries = found.path, found.records
-    count = stated_count(found.find(LENGTH) or b"", "length", path)
+    entries = found.records
+    count = stated_count(found.find(LENGTH) or b"", "length")
     sizes = _sizes(entries)
     wanted = found.fields.data
     if wanted == "data":
@@ -226,7 +220,6 @@ def index_stylegan(found: ForeignSet) -> SetIndex:
     if not wanted.isascii() or not wanted.isdigit() or int(wanted) not in sizes:
         raise ParamsError(
             f"no images of size {wanted!r} in this dataset",
-            path=path,
             found=", ".join(map(str, sorted(sizes))),
             hint="name one of them with data_field",
         )
@@ -243,7 +236,7 @@ def index_stylegan(found: ForeignSet) -> SetIndex:
     if gaps.size or which.size != count or not count:
         first = int(gaps[0]) if gaps.size else min(which.size, count)
         key, there = f"{side}-{first:05d}", f"{which.size} images of size {side}"
-        raise _other_count(path, first, key, there, f"0 to {count - 1}, by length")
+        raise _other_count(first, key, there, f"0 to {count - 1}, by length")
     entries = entries.pick(which)
     others = ", ".join(str(size) for size in sizes if size != side)
     words = f"StyleGAN2, {side} x {side}" + (f" (data_field: also {others})" if others else "")

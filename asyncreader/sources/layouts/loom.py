@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from ..fields import SetIndex
-from .hdf5_data import index_data
-from .hdf5_set import Hdf5Set
+from .hdf5_data import Hdf5Set, index_data
 from .hdf5_sparse import index_named_columns
 
 #: The matrix (genes, cells), and what is in a file beside it; layers are of the same shape.

@@ -51,17 +51,16 @@ _WORDS: Final = np.array(["nothing", "an array", "bytes", "text", "a whole numbe
 
 @dataclass
 class Values:
-    """One field of all records: what it is (tables.FORM ...), and where its bytes lie."""
+    """One field of all records: what it is (tables.FORM ...), and where its bytes lie.
+    ``dtype``: S4, numpy type strings of arrays; ``shape``: (N, AXES), 1 after the rank."""
 
     form: Int64
     dtype: Array
-    """S4: numpy type strings of arrays."""
     rank: Int64
     start: Int64
     size: Int64
     number: Int64
     shape: Int64
-    """(N, AXES), 1 after the rank."""
 
     @classmethod
     def of(cls, table: Int64) -> Values:
@@ -95,13 +94,13 @@ def index_pyxis(found: ForeignSet) -> SetIndex:
     data = found.named[_DATA_DB]
     value = found.tree.find(found.named[_META_DB], b"nb_samples")
     if value is None:
-        raise found.refuse(
+        raise FormatError(
             "its number of samples is missing",
             key="nb_samples",
             hint="its Writer was never closed: write it again",
         )
-    stated = stated_count(value.tobytes(), "nb_samples", found.path)
-    check_count(stated, data.entries, found.path, "nb_samples")
+    stated = stated_count(value.tobytes(), "nb_samples")
+    check_count(stated, data.entries, "nb_samples")
     entries = found.tree.table(data)
     entries.check_numbered()
     return _index_maps(found, entries, "ml-pyxis")
@@ -113,23 +112,23 @@ def index_pyxis_branch(found: ForeignSet) -> SetIndex:
     meta = found.named.get(_BRANCH_META)
     indices = None if meta is None else found.tree.find(meta, _BRANCH_INDICES)
     if indices is not None and indices.size:
-        check_count(_listed(indices.tobytes(), found.path), len(entries), found.path, "__indices")
+        check_count(_listed(indices.tobytes()), len(entries), "__indices")
     return _index_maps(found, entries, "ml-pyxis, api-improvements branch")
 
 
 def _index_maps(found: ForeignSet, entries: Entries, layout: str) -> SetIndex:
     """Records that are maps from names to msgpack inside bytes."""
     if not len(entries):
-        raise found.refuse("the dataset has no samples")
+        raise FormatError("the dataset has no samples")
     chosen = _choose(found, _fields(entries), found.fields.data, found.fields.labels)
     return _index(found, entries, layout, _read(entries, *chosen, col.NESTED))
 
 
-def _listed(value: bytes, path: str) -> int:
+def _listed(value: bytes) -> int:
     """How many items the msgpack list of a branch's indices says that it has."""
     width = {0xDC: 2, 0xDD: 4}.get(value[0], 0)
     if value[0] >> 4 != 9 and not width:
-        raise FormatError("its list of indices is no list", path=path, key="__indices", hint=AGAIN)
+        raise FormatError("its list of indices is no list", key="__indices", hint=AGAIN)
     return int.from_bytes(value[1 : 1 + width]) if width else value[0] & 15
 
 
@@ -165,7 +164,8 @@ def _fields(entries: Entries) -> list[str]:
     table = table[table[:, 0] >= 0]
     if not _is_map(entries):
         return [str(number) for number in range(len(table))]
-    return [_text(data[start:stop].tobytes()) for start, stop in table.tolist()]
+    names = (data[start:stop].tobytes() for start, stop in table.tolist())
+    return [name.decode("utf-8", "backslashreplace") for name in names]
 
 
 def _read(entries: Entries, data: str, labels: str | None, form: int) -> dict[str, Values]:
@@ -185,19 +185,15 @@ def _choose(
     found: ForeignSet, names: list[str], data: str, labels: str | None
 ) -> tuple[str, str | None]:
     """The fields that are served: those named, else a pair that usually goes together."""
-    found.fields.check_labels_path("this dataset", found.path)
+    found.fields.check_labels_path("this dataset")
     if data not in names and data == "data":
         data = next((image for image, _ in _PAIRS if image in names), data)
     if labels == "labels" and labels not in names and not found.fields.labels_required:
         labels = next((label for image, label in _PAIRS if image == data and label in names), None)
     for name in (data, labels):
         if name is not None and name not in names:
-            raise no_field(name, names, found.path)
+            raise no_field(name, names)
     return data, labels
-
-
-def _text(name: bytes) -> str:
-    return name.decode("utf-8", "backslashreplace")
 
 
 # -- from values to a source -----------------------------------------------------------------------
@@ -308,7 +304,7 @@ def _labels(name: str, values: Values, entries: Entries) -> tuple[Array, tuple[s
     )
     dtype, shape = np.dtype(values.dtype[0].decode()), values.first_shape()
     if len(entries) * row_size(shape, dtype) > tree.data.size:
-        raise FormatError(f"labels {name!r} are larger than the file", path=tree.path)
+        raise FormatError(f"labels {name!r} are larger than the file")
     return gather(tree.data, values.start, shape, dtype), None
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import ast
 import math
 import struct
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from ...errors import FormatError, ParamsError
 from ...formats import packed as fmt
-from ..arrays import FileRows, flat
+from ..arrays import FileRows, FlatVolumes, cut_volumes, flat, of_volumes
 from ..base import FieldIndex, SetFacts, Storage, default_block
 from ..bytestore import OpenFile
 from ..extents import Extents
-from ..fields import SetIndex
-from ..patches import FlatVolumes, cut_volumes, of_volumes
+from ..fields import SetIndex, index_set
 from ..request import Request, no_field, stored_samples
 
 #: The first bytes (numpy.lib.format); ``info`` calls such a file by the name.
@@ -29,12 +29,15 @@ _MOST: Final = 1 << 16
 
 def index_npy(file: OpenFile, fields: Request) -> SetIndex:
     """The index of a .npy file's array. FormatError if it is damaged or holds no plain numbers."""
+    return index_set(fields, partial(_index, file))
+
+
+def _index(file: OpenFile, fields: Request) -> SetIndex:
     if fields.data != fmt.DATA:
-        raise no_field(fields.data, [fmt.DATA], file.path)
+        raise no_field(fields.data, [fmt.DATA])
     if fields.labels is not None and fields.labels_required:
         raise ParamsError(
             "a .npy file has no labels",
-            path=file.path,
             hint=f"write data=np.load({file.path!r}, mmap_mode='r'), labels=np.load(...)",
         )
     shape, dtype, start = _header(file)
@@ -71,29 +74,25 @@ def _header(file: OpenFile) -> tuple[tuple[int, ...], np.dtype[Any], int]:
         raise _damaged(file, f"a header that cannot be read ({type(exc).__name__})") from exc
     if not good:
         raise _damaged(file, "a header that cannot be read")
-    dtype = flat(dtype, FormatError, file.path)
+    dtype = flat(dtype, FormatError)
     plain = dtype.kind in "buif" and dtype.itemsize <= 8 and not dtype.shape
     if not plain and dtype.names is None:
         raise FormatError(
             "the array does not hold plain numbers",
-            path=file.path,
             found=f"dtype {dtype}",
             expected="integers or floats of at most 64 bits",
         )
     if not shape or 0 in shape:
-        raise FormatError("the array has no samples", path=file.path, found=f"shape {shape}")
+        raise FormatError("the array has no samples", found=f"shape {shape}")
     if start + math.prod(shape) * dtype.itemsize > file.size:
         raise _damaged(file, f"{file.size} bytes for an array of shape {shape}, {dtype}")
     if fortran and len(shape) > 1:
         raise FormatError(
             "the array lies in the file column by column (Fortran's order)",
-            path=file.path,
             hint=f"write np.save({file.path!r}, np.ascontiguousarray(np.load({file.path!r})))",
         )
     return shape, dtype, start
 
 
 def _damaged(file: OpenFile, found: str) -> FormatError:
-    return FormatError(
-        "not a whole .npy file", path=file.path, found=found, hint="copy it again, or save it again"
-    )
+    return FormatError("not a whole .npy file", found=found, hint="copy it again, or save it again")

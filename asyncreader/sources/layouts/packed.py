@@ -20,7 +20,6 @@ from ..arrays import Rows
 from ..base import (
     FieldIndex,
     Names,
-    Refusing,
     SetFacts,
     check_extents,
     check_sizes,
@@ -31,28 +30,21 @@ from ..base import (
 from ..bytestore import ByteFile, OpenFile
 from ..extents import Extents, RunStarts
 from ..fields import SetIndex
-from ..hdf5.checks import check_inside
+from ..hdf5.checks import AGAIN, check_inside
 from ..hdf5.file import TablePaths
 from ..hdf5.stored import Stored
+from ..labels import PackedSplits
 from ..lmdb import LmdbFile, Tree
 from ..ragged import ragged_field
 from ..request import Request
-from ..subset import PackedSplits
-from .hdf5_data import (
-    check_samples_of,
-    index_data,
-    index_ragged,
-    index_rows,
-    index_volumes,
-    stored_rows,
-)
-from .hdf5_set import AGAIN, Hdf5Set
+from . import hdf5_data
 
 #: Tables of which each field has its own.
 _OF_A_FIELD: Final = (fmt.CHECKSUMS, fmt.OFFSETS, fmt.PATHS)
 
 
-class PackedSet(Refusing):
+@dataclass(frozen=True, kw_only=True)
+class PackedSet:
     """An open set that asyncreader packed, in one of its containers.
 
     ``whole``: its description; ``other_field``: the field that is opened, None for the data;
@@ -79,7 +71,7 @@ class PackedSet(Refusing):
 def check_count(held: PackedSet, count: int) -> None:
     """FormatError unless the field that is opened has as many samples as the description says."""
     if count != held.meta.count:
-        raise held.refuse(
+        raise FormatError(
             "the number of samples is not what the description says",
             found=count,
             expected=held.meta.count,
@@ -93,7 +85,7 @@ def checked_table(held: PackedSet, name: str, dtype: str, count: int) -> Array:
     table = held.stored_table(stored, dtype, count)
     if name != fmt.CHECKSUMS:
         table = copied_if_small(table)
-    fmt.check_digest(name, table, held.meta, held.path)
+    fmt.check_digest(name, table, held.meta)
     return table
 
 
@@ -104,7 +96,7 @@ def with_tables(held: PackedSet, field: FieldIndex, count: int, how: str) -> Set
     asked = held.fields.labels is not None and held.fields.labels.strip("/") == fmt.LABELS
     if asked and held.fields.labels_path is None and meta.label_kind != "none":
         labels = checked_table(held, fmt.LABELS, meta.label_dtype, count)
-    more = {"path": held.path, "meta": whole, "classes": whole.classes, "fields": whole.fields}
+    more = {"meta": whole, "classes": whole.classes, "fields": whole.fields}
     facts = SetFacts.of(held.file, held.container, how, count, **more)
     field = replace(
         field,
@@ -124,25 +116,22 @@ def with_tables(held: PackedSet, field: FieldIndex, count: int, how: str) -> Set
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackedHdf5(Hdf5Set, PackedSet):
+class PackedHdf5(hdf5_data.Hdf5Set, PackedSet):
     """A set in HDF5: see :class:`PackedSet`."""
 
     container = "HDF5"
-    whole: fmt.Meta
-    meta: fmt.Meta
-    other_field: str | None
 
     def dataset(self, name: str, records: bool = False) -> Stored:
         found = self.h5.find(name, records)
         if found is None:
-            raise self.refuse(f"its {name} are missing", hint=fmt.REPACK)
+            raise FormatError(f"its {name} are missing", hint=fmt.REPACK)
         return found
 
     def stored_table(self, name: str, dtype: str, count: int) -> Array:
         table = self.dataset(name).values()
         axes = 2 if name == fmt.LABELS else 1
         if (table.dtype, table.ndim, table.shape[0]) != (np.dtype(dtype), axes, count):
-            raise self.refuse(
+            raise FormatError(
                 f"its {name} have the wrong shape or type",
                 found=f"shape {table.shape}, {table.dtype}",
                 expected=f"({count}{', L' if axes == 2 else ','}), {dtype}",
@@ -164,7 +153,7 @@ class PackedHdf5(Hdf5Set, PackedSet):
         return replace(index, labels=table, facts=facts)
 
 
-def index_packed_hdf5(found: Hdf5Set, whole: fmt.Meta) -> SetIndex:
+def index_packed_hdf5(found: hdf5_data.Hdf5Set, whole: fmt.Meta) -> SetIndex:
     """The index of the field that a set's ``fields`` name. ``whole``: what the set says of itself.
 
     A data set of which that says nothing is its owner's, and served as of any other file.
@@ -173,12 +162,14 @@ def index_packed_hdf5(found: Hdf5Set, whole: fmt.Meta) -> SetIndex:
     other = None if name == fmt.DATA else name
     meta = whole if other is None else whole.field(other)
     if meta is None:
-        index = index_data(found)
+        index = hdf5_data.index_data(found)
         facts = replace(index.facts, classes=whole.classes, fields=whole.fields)
         return replace(index, facts=facts)
-    held = PackedHdf5(found.file, found.h5, fields, whole=whole, meta=meta, other_field=other)
+    held = PackedHdf5(
+        file=found.file, fields=fields, whole=whole, meta=meta, other_field=other, h5=found.h5
+    )
     data = held.dataset(fields.data, records=True)
-    spec = packed_rows(meta, other is not None, fields, held.path)
+    spec = packed_rows(meta, other is not None, fields, found.path)
     if meta.encoding == fmt.RAGGED:
         return _index_runs(held, data, spec)
     return _index_raw(held, data, spec) if meta.encoding == "raw" else _index_blob(held, data, spec)
@@ -186,13 +177,13 @@ def index_packed_hdf5(found: Hdf5Set, whole: fmt.Meta) -> SetIndex:
 
 def _index_raw(held: PackedHdf5, data: Stored, spec: SampleSpec) -> SetIndex:
     dtype = data.values_dtype()
-    check_samples_of(held, data)
+    hdf5_data.check_samples_of(held, data)
     if held.fields.cut is not None:
-        return index_volumes(held, data, dtype)
+        return hdf5_data.index_volumes(held, data, dtype)
     count = held.rows_in(data)
     check_count(held, count)
     _check_kind(held, data, dtype)
-    field, how = stored_rows(held, data, 0, spec, compare=False)  # they have checksums
+    field, how = hdf5_data.stored_rows(held, data, 0, spec, compare=False)  # they have checksums
     if data.chunks is None:
         how = f"asyncreader, contiguous {'pixels' if held.meta.channels else 'rows'}"
     return held.index_field(field, count, how)
@@ -201,7 +192,7 @@ def _index_raw(held: PackedHdf5, data: Stored, spec: SampleSpec) -> SetIndex:
 def _index_blob(held: PackedHdf5, data: Stored, spec: SampleSpec) -> SetIndex:
     offset, count = data.id.get_offset(), held.meta.count
     if data.ndim != 1 or data.dtype != np.uint8 or offset is None:
-        raise held.refuse("its data are not the blob it declares", hint=AGAIN)
+        raise FormatError("its data are not the blob it declares", hint=AGAIN)
     offsets = _offsets(held, data.shape[0])
     starts, sizes = offsets[:-1], np.diff(offsets)
     check_inside(held.file, offset, data.shape[0])
@@ -217,25 +208,25 @@ def _index_runs(held: PackedHdf5, data: Stored, spec: SampleSpec) -> SetIndex:
     offsets, rows, how = _offsets(held, data.shape[0]), data.shape[0], "asyncreader"
     if rows:
         asked = replace(held.fields, labels=None, places=(held.fields.data,))
-        values = index_rows(Hdf5Set(held.file, held.h5, asked), data)
+        values = hdf5_data.index_rows(hdf5_data.Hdf5Set(held.file, held.h5, asked), data)
         one, how = values.first, f"{how}, {values.facts.layout}"
     else:  # all samples are empty
         empty = Rows(np.empty(data.shape, spec.dtype))
         one = FieldIndex(replace(spec, ragged=False), empty, held.file.where)
-    return index_ragged(held, one, rows, offsets, how)
+    return hdf5_data.index_ragged(held, one, rows, offsets, how)
 
 
 def _offsets(held: PackedHdf5, rows: int) -> Int64:
     """Where the samples begin among ``rows`` bytes or values, (N + 1,): checked."""
     offsets = checked_table(held, fmt.OFFSETS, "<i8", held.meta.count + 1)
     if int(offsets[-1]) != rows:
-        raise held.refuse(
+        raise FormatError(
             "its offsets do not end where its data do",
             found=int(offsets[-1]),
             expected=rows,
             hint=AGAIN,
         )
-    check_extents(offsets[:-1], np.diff(offsets), rows, held.path)
+    check_extents(offsets[:-1], np.diff(offsets), rows)
     return offsets
 
 
@@ -243,7 +234,7 @@ def _check_kind(held: PackedHdf5, data: Stored, dtype: np.dtype[Any]) -> None:
     """FormatError unless rows are what the description says."""
     meta = held.meta
     if (dtype, data.shape[1:]) != (np.dtype(meta.dtype), meta.shape):
-        raise held.refuse(
+        raise FormatError(
             "its data are not what its description says",
             found=f"samples of shape {data.shape[1:]}, {data.dtype}",
             expected=f"{meta.shape}, {meta.dtype}",
@@ -270,13 +261,8 @@ class PackedNames:
         return fmt.record_key(index).decode()
 
     def path(self, file: ByteFile, index: int) -> bytes | None:
-        """The path of one sample; None also where the file is damaged."""
-        if self.tree is None:
-            return None
-        try:
-            value = _tree(file).find(self.tree, fmt.record_key(index))
-        except FormatError:
-            return None  # only an error message asks for it
+        """The path of one sample."""
+        value = self.tree and _tree(file).find(self.tree, fmt.record_key(index))
         return None if value is None else value.tobytes()
 
     def paths(self, file: ByteFile, count: int) -> Iterator[bytes | None]:
@@ -290,29 +276,23 @@ class PackedNames:
             yield entries.value(index).tobytes()
 
 
-def _description(path: str, tree: LmdbFile, named: dict[bytes, Tree]) -> fmt.Meta:
+def _description(tree: LmdbFile, named: dict[bytes, Tree]) -> fmt.Meta:
     raw_meta = tree.find(named[fmt.META.encode()], fmt.META_KEY)
     if raw_meta is None:
-        raise FormatError("its description is missing", path=path, hint=fmt.REPACK)
-    whole = fmt.Meta.from_json(raw_meta.tobytes(), path)
+        raise FormatError("its description is missing", hint=fmt.REPACK)
+    whole = fmt.Meta.from_json(raw_meta.tobytes(), tree.path)
     if tree.short():  # asyncreader writes sets to their last page
         raise tree.truncated()
     return whole
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _PackedLmdb(PackedSet):
     """A set in LMDB: see :class:`PackedSet`."""
 
     container = "LMDB"
-    path: str
-    file: OpenFile
     tree: LmdbFile
     named: Mapping[bytes, Tree]
-    fields: Request
-    whole: fmt.Meta
-    meta: fmt.Meta
-    other_field: str | None
 
     def stored_table(self, name: str, dtype: str, count: int) -> Array:
         database = self.named.get(name.encode())
@@ -320,7 +300,7 @@ class _PackedLmdb(PackedSet):
         column = 8 * count
         columns = 1 if value is None or name != fmt.LABELS else max(1, value.size // column)
         if value is None or value.size != columns * column:
-            raise self.refuse(
+            raise FormatError(
                 f"its {name} are missing or of the wrong size",
                 found=None if value is None else f"{value.size} bytes",
                 expected=f"{columns * column} bytes",
@@ -336,39 +316,39 @@ class _PackedLmdb(PackedSet):
 
 
 def index_packed_lmdb(
-    path: str, file: OpenFile, tree: LmdbFile, named: dict[bytes, Tree], fields: Request
+    file: OpenFile, tree: LmdbFile, named: dict[bytes, Tree], fields: Request
 ) -> SetIndex:
     """The index of the field that ``fields`` name, of a set in LMDB."""
-    whole = _description(path, tree, named)
-    fields.check_labels_path("an LMDB of asyncreader", path)
-    fields.check_names(whole.field_names, (fmt.LABELS,), path)
+    whole = _description(tree, named)
+    fields.check_labels_path("an LMDB of asyncreader")
+    fields.check_names(whole.field_names, (fmt.LABELS,))
     other = None if fields.data == fmt.DATA else fields.data
     meta = whole if other is None else whole.field(other) or whole
     data = named.get(fields.data.encode())
-    held = _PackedLmdb(path, file, tree, named, fields, whole, meta, other)
+    held = _PackedLmdb(
+        file=file, fields=fields, whole=whole, meta=meta, other_field=other, tree=tree, named=named
+    )
     check_count(held, 0 if data is None else data.entries)
     assert data is not None  # no set is empty
     entries = tree.table(data)
     entries.check_numbered()
     starts, sizes = entries.starts, entries.sizes
-    check_extents(starts, sizes, file.size, path)
-    spec = packed_rows(meta, other is not None, fields, path)
+    check_extents(starts, sizes, file.size)
+    spec = packed_rows(meta, other is not None, fields, file.path)
     if not spec.encoded:
-        check_sizes(sizes, spec, path, fmt.REPACK)
+        check_sizes(sizes, spec, fmt.REPACK)
     how, block = "asyncreader, one value a sample", default_block(int(sizes.mean()))
     if spec.ragged:
-        return with_tables(held, _lmdb_runs(spec, starts, sizes, meta, path), meta.count, how)
+        return with_tables(held, _lmdb_runs(spec, starts, sizes, meta), meta.count, how)
     field = FieldIndex(spec, Extents(starts, sizes if spec.encoded else int(sizes[0])), block=block)
     return with_tables(held, field, meta.count, how)
 
 
-def _lmdb_runs(
-    spec: SampleSpec, starts: Int64, sizes: Array, meta: fmt.Meta, path: str
-) -> FieldIndex:
+def _lmdb_runs(spec: SampleSpec, starts: Int64, sizes: Array, meta: fmt.Meta) -> FieldIndex:
     """The field whose samples, which differ in length, lie there."""
     spec, offsets = replace(spec, ragged=False), np.zeros(meta.count + 1, np.int64)
     np.cumsum(sizes // spec.row_bytes, out=offsets[1:])
-    fmt.check_digest(fmt.OFFSETS, offsets, meta, path)
+    fmt.check_digest(fmt.OFFSETS, offsets, meta)
     size = spec.row_bytes
     runs = Extents(RunStarts(starts + sizes, offsets[1:], size), size)
     values = FieldIndex(spec, runs, block=default_block(spec.row_bytes))

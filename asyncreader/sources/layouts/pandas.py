@@ -9,8 +9,7 @@ from ...pixels.numbers import is_number, members_of
 from ...system.late import h5py
 from ...system.text import times
 from ..fields import SetIndex
-from .hdf5_data import index_data
-from .hdf5_set import Hdf5Set
+from .hdf5_data import Hdf5Set, index_data
 from .hdf5_sparse import index_named_columns, is_group
 
 #: What says that a group is a frame or a series.
@@ -51,7 +50,6 @@ def index_pandas(found: Hdf5Set) -> SetIndex:
             hint += "members=[...]"
         raise ParamsError(
             f"the columns of {frame!r} are of several dtypes, which pandas stores apart",
-            path=found.path,
             found=listed or "no columns of numbers",
             hint=hint,
         )

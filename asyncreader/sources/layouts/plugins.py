@@ -17,14 +17,13 @@ import numpy.typing as npt
 from ...errors import AsyncReaderError, ErrorFields, FormatError, ParamsError, SourceError
 from ...pixels.specs import SampleSpec
 from ...system.array_types import Array, Int64
-from ..base import FieldIndex, Names, Refusing, SetFacts, check_extents, check_sizes, default_block
+from ..base import FieldIndex, Names, SetFacts, check_extents, check_sizes, default_block
 from ..bytestore import ByteFile, OpenFile
 from ..extents import Extents, ImageExtents, stored_images
 from ..fields import Found, Layout, SetIndex
 from ..lmdb import AGAIN, Entries, LmdbFile, Tree, shown_key
 from ..request import Request
-from .hdf5_data import index_data
-from .hdf5_set import Hdf5Set
+from .hdf5_data import Hdf5Set, index_data
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -53,14 +52,18 @@ _PICKLES: Final = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 
 
 @dataclass(frozen=True)
-class ForeignSet(Refusing):
+class ForeignSet:
     """An open LMDB set that others packed; each layout's opener gets one."""
 
-    path: str
     file: OpenFile
     tree: LmdbFile
     named: Mapping[bytes, Tree]
     fields: Request
+
+    @property
+    def path(self) -> str:
+        """The set's name for messages."""
+        return self.file.path
 
     @cached_property
     def entries(self) -> Entries:
@@ -77,7 +80,7 @@ class ForeignSet(Refusing):
             if at < len(entries) and entries.key(at) == key:
                 keep[at] = False
         if not keep.any():
-            raise self.refuse("an LMDB without a record")
+            raise FormatError("an LMDB without a record")
         return entries if keep.all() else entries.pick(keep)
 
     @cached_property
@@ -97,8 +100,8 @@ class ForeignSet(Refusing):
 
     def check_fields(self, data: tuple[str, ...], labels: tuple[str, ...]) -> None:
         """ParamsError if this layout lacks a named field: the caller would get other data."""
-        self.fields.check_labels_path("this dataset", self.path)
-        self.fields.check_names(data, labels, self.path)
+        self.fields.check_labels_path("this dataset")
+        self.fields.check_names(data, labels)
         self.check_dims()
 
     def check_dims(self) -> None:
@@ -106,7 +109,6 @@ class ForeignSet(Refusing):
         if self.fields.dims not in (None, (1, 2, 3, 4)):
             raise ParamsError(
                 "num_dim, h_dim, w_dim and cha_dim apply to HDF5 files and to arrays in an LMDB",
-                path=self.path,
                 found="a layout with fixed axes",
             )
 
@@ -126,16 +128,16 @@ class ForeignSet(Refusing):
         count, starts = len(entries), extents.starts
         if labels is not None and len(labels) != count:
             what = "there are not as many labels as samples"
-            raise self.refuse(what, found=f"{len(labels)} labels for {count} samples")
+            raise FormatError(what, found=f"{len(labels)} labels for {count} samples")
         if isinstance(starts, tuple):
             starts = starts[0] + starts[1] * np.arange(count)
         assert isinstance(starts, np.ndarray)
         sizes = np.broadcast_to(extents.sizes, starts.shape)
-        check_extents(starts, sizes, self.file.size, self.path)
+        check_extents(starts, sizes, self.file.size)
         tagged = isinstance(extents, ImageExtents) and extents.tagged
         if stored.shape is not None and not stored.encoded and not tagged:
-            check_sizes(sizes, stored, self.path, AGAIN)
-        facts = SetFacts.of(self.file, "LMDB", layout, count, path=self.path, classes=classes)
+            check_sizes(sizes, stored, AGAIN)
+        facts = SetFacts.of(self.file, "LMDB", layout, count, classes=classes)
         field = FieldIndex(
             stored,
             extents,
@@ -209,10 +211,10 @@ def encoded_images(
 
 
 def unknown(
-    path: str, what: str, entries: Entries | None = None, why: FormatError | None = None
+    what: str, entries: Entries | None = None, why: FormatError | None = None
 ) -> FormatError:
     """The error for an LMDB of an unknown layout."""
-    where: ErrorFields = {"path": path} if entries is None else entries.blame(0)
+    where: ErrorFields = {} if entries is None else entries.blame(0)
     where["found"] = what + ("" if why is None else f"; as a Caffe Datum: {why.what}")
     where["expected"] = (
         "asyncreader, ml-pyxis, Caffe Datum, OCR, BasicSR, StyleGAN2, tensorpack (msgpack) or bare "
@@ -235,9 +237,9 @@ class Hdf5Layout(Layout[Hdf5Set]):
     """A layout of HDF5 sets."""
 
 
-def index_installed(found: Found, kind: type[Layout[Found]], path: str) -> SetIndex | None:
-    """The index by the first installed layout, by name, that recognises the set in the file
-    ``path``; None without one.
+def index_installed(found: Found, kind: type[Layout[Found]]) -> SetIndex | None:
+    """The index by the first installed layout, by name, that recognises the set; None
+    without one.
 
     ``kind``: :class:`LmdbLayout` or :class:`Hdf5Layout`. SourceError names the first layout that
     cannot be loaded or fails, if no other reads the set.
@@ -251,7 +253,7 @@ def index_installed(found: Found, kind: type[Layout[Found]], path: str) -> SetIn
         except AsyncReaderError:
             raise
         except Exception as exc:
-            broken = broken or _failed(point, path, exc)
+            broken = broken or _failed(point, exc)
             continue
         if index is not None:
             return index
@@ -273,11 +275,10 @@ def _index(point: EntryPoint, found: Found, kind: type[Layout[Found]]) -> SetInd
     return index
 
 
-def _failed(point: EntryPoint, path: str, reason: Exception) -> SourceError:
+def _failed(point: EntryPoint, reason: Exception) -> SourceError:
     package = "?" if point.dist is None else point.dist.name
     error = SourceError(
         f"the layout {point.name!r} ({point.value}) of the package {package!r} does not work",
-        path=path,
         found=f"{type(reason).__name__}: {reason}",
         expected="an LmdbLayout or Hdf5Layout of asyncreader.sources.layouts.plugins",
         hint=f"update or uninstall {package}",

@@ -21,14 +21,8 @@ import xxhash
 
 from ...errors import FormatError, ParamsError, SourceError
 from ...formats.manifest import Shard
-from ...system.files import (
-    close_locked,
-    free_bytes,
-    lock,
-    locked_folder,
-    open_itself,
-)
-from ..urls import Location
+from ...system import files
+from ..sniff import Location
 from .client import Objects
 
 T = TypeVar("T")
@@ -76,7 +70,7 @@ class ShardCache:
             os.makedirs(folder, mode=0o700, exist_ok=True)
             if limit is None:
                 held = sum(size for _, size, _ in self._files())
-                limit = min(_MOST, (free_bytes(folder) + held) // _SHARE)
+                limit = min(_MOST, (files.free_bytes(folder) + held) // _SHARE)
         except OSError as exc:
             raise SourceError(
                 f"the cache cannot be used: {exc.strerror}", path=folder, hint=f"set {DIR_VARIABLE}"
@@ -140,10 +134,10 @@ class ShardCache:
         """A part file, which is made, and removed in the end. Another thread or process that has it
         is waited for."""
         with self._alone():
-            file = open_itself(part, os.O_RDWR | os.O_CREAT, 0o600)
+            file = files.open_itself(part, os.O_RDWR | os.O_CREAT, 0o600)
         mine = False
         try:
-            lock(file)
+            files.lock(file)
             mine = True
             yield file
         finally:
@@ -151,7 +145,7 @@ class ShardCache:
                 if mine:
                     _unlink(part, file)
             finally:
-                close_locked(file)
+                files.close_locked(file)
 
     def _copy(self, objects: Objects, location: Location, row: Shard, file: int) -> None:
         state = xxhash.xxh3_64()
@@ -193,7 +187,7 @@ class ShardCache:
         none escapes another thread that counts them, and no two take the same space. The lock is
         the folder's: a cleaner would delete a file of its own."""
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
-        with locked_folder(self.folder):
+        with files.locked_folder(self.folder):
             yield
 
     def _files(self) -> list[tuple[float, int, str]]:
@@ -213,11 +207,11 @@ class ShardCache:
         busy = None
         with self._alone():
             os.ftruncate(file, 0)  # a dead process may have left it
-            files = self._files()
-            held = sum(size for _, size, _ in files)
+            found = self._files()
+            held = sum(size for _, size, _ in found)
             # part files first: a dead process leaves them unlocked. The last that is busy is waited
             # for
-            for _, size, name in sorted(files, key=lambda each: not each[2].endswith(".part")):
+            for _, size, name in sorted(found, key=lambda each: not each[2].endswith(".part")):
                 if held + needed > self.limit or name.endswith(".part"):
                     path = os.path.join(self.folder, name)
                     try:
@@ -245,12 +239,12 @@ class ShardCache:
         """Remove a file. BlockingIOError while a thread or process downloads it; or ``wait`` until
         none does, which ends: requests have deadlines, and a process that dies has no lock."""
         with contextlib.suppress(FileNotFoundError):
-            file = open_itself(path, os.O_RDONLY)
+            file = files.open_itself(path, os.O_RDONLY)
             try:
-                lock(file, wait)
+                files.lock(file, wait)
                 _unlink(path, file)
             finally:
-                close_locked(file)
+                files.close_locked(file)
 
 
 def _unlink(path: str, file: int) -> None:

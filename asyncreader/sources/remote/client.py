@@ -26,7 +26,7 @@ from ...errors import FormatError, ParamsError, SourceError, SourceNotFoundError
 from ...system.array_types import Int64
 from ...system.late import obstore
 from ...system.signals import after_this, result_of
-from ..urls import Location, without_secrets
+from ..sniff import Location, without_secrets
 
 T = TypeVar("T")
 
@@ -169,7 +169,7 @@ class Version:
 class Objects:
     """The objects of one bucket or server. Opened in the process that uses it, and never pickled.
 
-    ``base``: as :func:`urls.location_of` gives it. Raises ParamsError without obstore.
+    ``base``: as :func:`sniff.location_of` gives it. Raises ParamsError without obstore.
     """
 
     def __init__(self, base: str) -> None:
@@ -236,10 +236,6 @@ class Objects:
                 ordered &= last is None or last.encode() < name.encode()
                 last = name
             yield entries
-
-    def size(self, location: Location) -> int:
-        """Bytes of an object. SourceNotFoundError, SourceError."""
-        return self.version(location).size
 
     def version(self, location: Location) -> Version:
         """The current version of an object. SourceNotFoundError, SourceError."""

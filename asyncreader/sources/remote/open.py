@@ -25,11 +25,11 @@ from ...system.memory import bytes_at
 from ..bytestore import REMOTE, ByteStore
 from ..fields import OpenSet, open_file
 from ..hdf5.structure import SIGNATURE
-from ..layouts.hdf5_layouts import index_hdf5
+from ..layouts.known import index_hdf5
 from ..request import Request
-from ..sets.open_cache import open_limit
+from ..sets.joined import open_limit
 from ..sets.shards import EachShard, open_shard, sharded
-from ..urls import Location, location_of
+from ..sniff import Location, location_of
 from .cache import ShardCache, cache_folder
 from .client import Objects, Version, merged
 
@@ -62,9 +62,9 @@ class RangeStore:
         self._prefetched = _Prefetched()
 
     @cached_property
-    def bytes(self) -> Slices:
+    def bytes(self) -> RangeFile:
         """The object as slices; HDF5 reads the same cached blocks next."""
-        return Slices(RangeFile(self._objects, self._location, self.size))
+        return RangeFile(self._objects, self._location, self.size)
 
     def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
         lengths = np.full(offsets.size, row_bytes, np.int64)
@@ -125,7 +125,8 @@ class RangeStore:
 
 
 class RangeFile(io.RawIOBase):
-    """An object as a file for h5py, read by blocks and with a cache of some of them.
+    """An object as a file for h5py, and as slices of bytes, read by blocks and with a cache of some
+    of them.
 
     ``failure``: the error of a request, which HDF5 would replace by its own.
     """
@@ -134,7 +135,7 @@ class RangeFile(io.RawIOBase):
         super().__init__()
         self._objects = objects
         self._location = location
-        self.size = size
+        self.size, self.data = size, self
         self._at = 0
         self._blocks: OrderedDict[int, memoryview] = OrderedDict()
         self.failure: BaseException | None = None
@@ -159,6 +160,10 @@ class RangeFile(io.RawIOBase):
         size = self.read_at(self._at, target)
         self._at += size
         return size
+
+    def __getitem__(self, part: slice) -> memoryview:
+        data = bytearray(part.stop - part.start)
+        return memoryview(data)[: self.read_at(part.start, data)]
 
     def read_at(self, offset: int, target: Any) -> int:
         """Fill ``target`` from ``offset`` on; how many bytes there were. Threads may call it while
@@ -200,19 +205,6 @@ class RangeFile(io.RawIOBase):
         while len(self._blocks) > _BLOCKS:
             self._blocks.popitem(last=False)
         return found
-
-
-class Slices:
-    """An object's bytes, read through h5py's file when they are asked for."""
-
-    def __init__(self, file: RangeFile) -> None:
-        self.file = file
-        self.size = file.size
-        self.data = self
-
-    def __getitem__(self, part: slice) -> memoryview:
-        data = bytearray(part.stop - part.start)
-        return memoryview(data)[: self.file.read_at(part.start, data)]
 
 
 @dataclass(frozen=True)
@@ -275,7 +267,7 @@ class RemoteFile:
     @property
     def handle(self) -> RangeFile:
         """What the HDF5 library opens."""
-        return self.mapped.bytes.file
+        return self.mapped.bytes
 
     @property
     def where(self) -> RemoteRef:
@@ -313,7 +305,7 @@ class RemoteShards:
 
     def open(self, number: int, fields: Request) -> OpenSet:
         """Open a shard."""
-        row = self.manifest.shard(number)
+        row = self.manifest.shards[number]
         location = self.location.sibling(row.name)
         if self.cache is None:
             return _opened(RemoteFile(self.objects, location, row.bytes), fields)
@@ -436,7 +428,7 @@ def _opened_set(objects: Objects, location: Location, fields: Request, io: str) 
 
 def _manifest(objects: Objects, location: Location) -> Manifest:
     try:
-        size = objects.size(location)
+        size = objects.version(location).size
     except SourceNotFoundError as exc:
         raise SourceNotFoundError(
             "there is no manifest of a sharded dataset",

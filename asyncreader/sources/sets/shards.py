@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from ...errors import FormatError, SourceError, SourceNotFoundError
+from ...errors import FormatError, SourceError, SourceNotFoundError, located
 from ...formats import packed as fmt
 from ...formats.manifest import CONTAINERS, Manifest, read_manifest
 from ..base import FieldIndex, SetFacts, default_block, packed_rows
@@ -25,8 +25,16 @@ from ..fields import OpenSet, SetIndex, index_set
 from ..request import Request
 from ..sniff import Sniffed
 from .combined import joined_offsets
-from .joined import RESTORE, Files, Joined, JoinedSource, WholeDigests
-from .open_cache import MOST_OPEN, allow_open, open_limit
+from .joined import (
+    MOST_OPEN,
+    RESTORE,
+    Files,
+    Joined,
+    JoinedSource,
+    WholeDigests,
+    allow_open,
+    open_limit,
+)
 
 #: At most so many shard sizes are checked when a set is opened.
 ALL_LOOKED_AT: Final = 4096
@@ -68,7 +76,8 @@ def sharded(
             field = _with_offsets(field, shards, len(manifest))
         return SetIndex(facts, {one.own_name: field})
 
-    return index_set(fields, index).open()
+    with located(path=path):
+        return index_set(fields, index).open()
 
 
 def _sharded(
@@ -79,8 +88,8 @@ def _sharded(
     common, meta = manifest.common, facts.meta
     labels = None if fields.labels is None else fields.labels.strip("/")
     fields = replace(fields, data=fields.data.strip("/"), labels=labels, others={})
-    fields.check_labels_path("a sharded dataset", facts.path)
-    fields.check_names(common.field_names, (fmt.LABELS,), facts.path)
+    fields.check_labels_path("a sharded dataset")
+    fields.check_names(common.field_names, (fmt.LABELS,))
     assert meta is not None
     checksums, size = fmt.table_of(fields.data, fmt.CHECKSUMS), common.data_bytes
     other = meta.field(fields.data)

@@ -21,7 +21,7 @@ from ...params.parse import given_params, parse_params
 from ...params.reader import READ_BY, ReaderParams
 from ...sampling import at_random, takes_classes
 from ...sources import Source, expand_paths
-from ...sources.urls import is_url
+from ...sources.sniff import is_url
 from ...system.array_types import Int64
 from ..trials import IN_ORDER, Rate, Trials, copy_ceiling, decode_ceiling, read_ceiling
 from . import advice, measure

@@ -20,7 +20,7 @@ from ...dataset import Dataset, look_into
 from ...errors import ChecksumError, ParamsError, SampleError
 from ...params.parse import parse_params
 from ...sources import Inspector
-from ...sources.subset import split_counts
+from ...sources.labels import split_counts
 from ...system.array_types import Array, Int64, UInt8, UInt64
 from ...system.limits import usable_cores
 from ...system.signals import in_threads

@@ -1,30 +1,33 @@
-"""Layouts of HDF5 sets that others packed: well-known names that they give their data."""
+"""All layouts of one HDF5 or LMDB set: that of asyncreader, and those of others.
+
+A layout of others is told by content: the first of the list that recognises a set indexes it. Those
+of HDF5 that are no more than well-known names of data and labels stand here themselves."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from ...errors import FormatError, ParamsError
 from ...formats import packed as fmt
 from ...system.late import h5py
-from ..bytestore import ByteFile
+from ..bytestore import ByteFile, OpenFile
 from ..fields import Layout, SetIndex, index_of, index_set
 from ..hdf5.file import Hdf5, read_meta, translated
+from ..lmdb import LmdbFile
 from ..request import Request
-from . import fuel
+from . import caffe, fuel, image_files, msgpack
 from .anndata import index_anndata, is_anndata
-from .hdf5_data import index_data
+from .hdf5_data import Hdf5Set, index_data
 from .hdf5_episodes import index_episodes
-from .hdf5_set import Hdf5Set
 from .hdf5_sparse import index_sparse, index_tenx, is_sparse, is_tenx
 from .loom import index_loom, is_loom
-from .packed import index_packed_hdf5
+from .packed import index_packed_hdf5, index_packed_lmdb
 from .pandas import index_pandas, is_pandas
-from .plugins import Hdf5Layout, index_installed
+from .plugins import ForeignSet, Hdf5Layout, LmdbLayout, index_installed, is_pickle, unknown
 
 #: Fuel's usual names of images; labels are ``targets``.
 _FUEL: Final = ("features", "image_features", "encoded_images", "images")
@@ -108,28 +111,24 @@ def _index_pcam(found: Hdf5Set) -> SetIndex:
 # -- Caffe's HDF5Data, and what has usual names ---------------------------------------------------
 
 
-def _is_caffe(found: Hdf5Set) -> bool:
-    return found.fields.data == "data" and _with_labels(found, "data").labels == "label"
-
-
 def _index_plain(found: Hdf5Set) -> SetIndex:
     try:
         return _by_names(found, "")
     except (FormatError, ParamsError):
-        installed = index_installed(found, Hdf5Layout, found.path)
+        installed = index_installed(found, Hdf5Layout)
         if installed is None:
             raise
         return installed
 
 
 #: All layouts of HDF5 sets that others packed; the first that recognises a set reads it.
-LAYOUTS: Final[tuple[Layout[Hdf5Set], ...]] = (
+HDF5_LAYOUTS: Final[tuple[Layout[Hdf5Set], ...]] = (
     Layout("AnnData", is_anndata, index_anndata),
     Layout("loom", is_loom, index_loom),
     Layout("10x Genomics", is_tenx, index_tenx),
     Layout("pandas", is_pandas, index_pandas),
     Layout("sparse rows", is_sparse, lambda found: index_sparse(found.named("", found.fields))),
-    Layout("Fuel", lambda found: fuel.is_fuel(found.h5), _index_fuel),
+    Layout("Fuel", lambda found: fuel.split_table(found.h5) is not None, _index_fuel),
     Layout(
         "encoded images of variable length",
         lambda found: _encoded(found) is not None,
@@ -141,21 +140,107 @@ LAYOUTS: Final[tuple[Layout[Hdf5Set], ...]] = (
         _index_gan,
     ),
     Layout("PCam", lambda found: _pcam(found) is not None, _index_pcam),
-    Layout("Caffe HDF5Data", _is_caffe, lambda found: _by_names(found, "Caffe HDF5Data")),
+    Layout(
+        "Caffe HDF5Data",
+        lambda found: found.fields.data == "data" and _with_labels(found, "data").labels == "label",
+        lambda found: _by_names(found, "Caffe HDF5Data"),
+    ),
     Layout("", lambda found: True, _index_plain),
 )
 
 
 def index_hdf5(file: ByteFile, fields: Request) -> SetIndex:
     """The index of an open file."""
-    with translated(file.path), Hdf5(file, checked=True) as h5:
+    with translated(file.path), Hdf5(file) as h5:
         meta = read_meta(h5)
 
         def index(one: Request) -> SetIndex:
             found = Hdf5Set(file, h5, one)
-            return index_of(found, LAYOUTS) if meta is None else index_packed_hdf5(found, meta)
+            return index_of(found, HDF5_LAYOUTS) if meta is None else index_packed_hdf5(found, meta)
 
         found = None
         if meta is None or fields.episodes is not None:
             found = index_episodes(Hdf5Set(file, h5, fields), index)
         return found or index_set(fields, index)
+
+
+# -- LMDB ------------------------------------------------------------------------------------------
+
+
+#: Makes the index of a set.
+Index: TypeAlias = Callable[[ForeignSet], SetIndex]
+
+
+def _refuse_pickles(found: ForeignSet) -> SetIndex:
+    raise found.records.refuse(
+        0,
+        "its samples are Python pickles, which can run any code when they are read",
+        found=f"a value that begins with {found.first[:2].hex(' ')}",
+        hint="if you trust whoever wrote it, read it by a few lines of Python and give its samples "
+        "to asyncreader.Writer: docs/layouts.md has them",
+    )
+
+
+def _unless_installed(refuse: Index) -> Index:
+    """``refuse``, for a set that no installed layout (plugins.py) recognises either."""
+
+    def index(found: ForeignSet) -> SetIndex:
+        installed = index_installed(found, LmdbLayout)
+        return refuse(found) if installed is None else installed
+
+    return index
+
+
+def _refuse_pyarrow(found: ForeignSet) -> SetIndex:
+    raise found.records.refuse(
+        0,
+        "its samples are neither msgpack nor pickle; pyarrow.serialize wrote such datasets until "
+        "2021, and no pyarrow of today reads them",
+        found=f"a value that begins with {found.first[:8].hex(' ')}",
+        hint="convert the original images again: asyncreader convert FOLDER NEW.h5",
+    )
+
+
+def _refuse_databases(found: ForeignSet) -> SetIndex:
+    names = sorted(name.decode("ascii", "backslashreplace") for name in found.named)
+    raise unknown(f"named databases {', '.join(names)}")
+
+
+def _refuse_unknown(found: ForeignSet) -> SetIndex:
+    begins = f"values that begin with {found.first[:8].hex(' ')}"
+    raise unknown(begins, found.records, caffe.refusal(found.records))
+
+
+#: All layouts of LMDB sets that others packed; the first that recognises a set reads it.
+LMDB_LAYOUTS: Final[tuple[Layout[ForeignSet], ...]] = (
+    msgpack.PYXIS,
+    msgpack.PYXIS_BRANCH,
+    Layout("", lambda found: bool(found.named), _unless_installed(_refuse_databases)),
+    image_files.OCR,
+    image_files.BASICSR,
+    Layout("", lambda found: is_pickle(found.records), _refuse_pickles),
+    image_files.STYLEGAN,
+    msgpack.TENSORPACK,
+    Layout("", lambda found: found.keyed, _unless_installed(_refuse_pyarrow)),
+    image_files.BARE,
+    caffe.DATUM,
+    Layout("", lambda found: True, _unless_installed(_refuse_unknown)),
+)
+
+
+def index_lmdb(file: OpenFile, fields: Request) -> SetIndex:
+    """The index of a set whose data file is open, packed by asyncreader or in another layout.
+
+    FormatError if it is damaged, truncated or of an unknown layout; SourceNotFoundError or
+    ParamsError if it lacks a field of ``fields``.
+    """
+    fields.check_rows("LMDB")
+    tree = LmdbFile(file.mapped.bytes, file.path)
+    named = tree.named()
+    if fmt.META.encode() in named and fmt.DATA.encode() in named:
+        return index_set(fields, lambda one: index_packed_lmdb(file, tree, named, one))
+
+    def index(one: Request) -> SetIndex:
+        return index_of(ForeignSet(file, tree, named, one), LMDB_LAYOUTS)
+
+    return index_set(fields, index)
