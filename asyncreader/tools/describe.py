@@ -497,7 +497,7 @@ def _divided(h5: Hdf5, table: Listed, fields: Sequence[Listed]) -> Iterator[str]
         return
     numbers = h5.dataset(table.name).read()
     for one in fields:
-        offsets = offsets_in(numbers, table.name, one.shape[0], h5.path)
+        offsets = offsets_in(numbers, table.name, one.shape[0])
         if offsets is not None:
             longest = np.diff(offsets.astype(np.int64)).max()
             yield (
