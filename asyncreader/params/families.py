@@ -48,9 +48,9 @@ class Mix:
     classes: Classes = parameter(
         "joined",
         one_of(Classes),
-        'classes of a `mix`: `"joined"`: those of one name are one, numbered as `reader.classes` '
-        'lists them; `"own"`: the numbers of each dataset come after those of the datasets '
-        "before it",
+        'classes of a `mix`: `"joined"`: classes of the same name are one, numbered as '
+        '`reader.classes` lists them; `"own"`: the numbers of each dataset come after those of the '
+        "datasets before it",
         name="classes",
     )
 
