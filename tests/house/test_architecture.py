@@ -11,61 +11,35 @@ from hidden_calls import MISSING
 from project import FILES, PACKAGES, ROOT, module_name, tree_of
 from tree import folders
 
-#: The layers, the lowest first. A file imports from lower layers and from its own folder; files of
-#: one layer may import each other, folders of one layer may not. The layers inside a folder stand
-#: under its name; "." is its __init__.py.
-LAYERS = {
-    "": (
-        "asyncreader.errors asyncreader.system asyncreader.stats asyncreader.version",
-        "asyncreader.pixels",
-        "asyncreader.formats asyncreader.sampling",
-        "asyncreader.params",
-        "asyncreader.sources",
-        "asyncreader.pipeline asyncreader.testing",
-        "asyncreader.batch",
-        "asyncreader.dataset asyncreader.reader asyncreader.tools.verify",
-        "asyncreader.adapters asyncreader.faces",
-        "converters",
-        "asyncreader",  # what users import
-        "asyncreader.tools",
-        "asyncreader.cli",
-        "asyncreader.__main__ converters.__main__",
-    ),
-    "asyncreader.sources": (
-        "bytestore request",
-        "base",
-        "extents inspector",
-        "fields",
-        "arrays episodes labels ragged",
-        "hdf5 lmdb",
-        "layouts",
-        "sniff sets",
-        "remote",
-        "open",
-        ".",
-    ),
-    "asyncreader.tools": (
-        "statistics verify",
-        "trials describe",
-        "contents",
-        "look",
-        "sheet",
-        "preview notebook demo doctor report",
-        ".",
-    ),
-    "converters": (
-        "report temp_tables",
-        "options",
-        "check_options",
-        "encode",
-        "inputs",
-        "outputs",
-        "writer",
-        ".",
-        "__main__",
-    ),
-}
 
+def full(name: str) -> str:
+    """The name of a part of the project; docs/design.md leaves asyncreader out."""
+    return name if name.split(".")[0] in PACKAGES else f"asyncreader.{name}"
+
+
+def numbered(text: str) -> Iterator[tuple[str, int]]:
+    """The names in a numbered list, each with its place."""
+    for number, line in enumerate(re.findall(r"^\d+\. (.+)$", text, re.MULTILINE)):
+        for name in re.findall("`(.+?)`", line):
+            yield name, number
+
+
+def read_layers() -> dict[str, dict[str, int]]:
+    """The layer of each part of the project ("") and of some folders, by its full name, as
+    docs/design.md lists them, the lowest first. A file imports from lower layers and from its own
+    folder; files of one layer may import each other, folders of one layer may not."""
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    section = page.partition("## Layers\n")[2].partition("\n## ")[0]
+    top, *inner = re.split("### Inside `(.+)`", section)
+    found = {"": {full(name): number for name, number in numbered(top)}}
+    for folder, text in zip(map(full, inner[::2]), inner[1::2], strict=True):
+        found[folder] = {
+            f"{folder}.{name}".removesuffix(".__init__"): number for name, number in numbered(text)
+        }
+    return found
+
+
+LAYERS = read_layers()
 
 MODULES = {module_name(path): path for path in FILES}
 
@@ -96,16 +70,6 @@ def graph() -> dict[str, set[str]]:
     return {name: set(imports(path)) for name, path in MODULES.items()}
 
 
-def layers_of(folder: str) -> dict[str, int]:
-    """The layer of each part of a folder, by its full name; "" is the project."""
-    dot = f"{folder}." if folder else ""
-    return {
-        folder if part == "." else dot + part: number
-        for number, names in enumerate(LAYERS[folder])
-        for part in names.split()
-    }
-
-
 def part_of(module: str, parts: dict[str, int], folder: str) -> str | None:
     """The part of a folder that a module belongs to: the longest name that fits; None: outside it.
 
@@ -121,8 +85,9 @@ def part_of(module: str, parts: dict[str, int], folder: str) -> str | None:
 
 @pytest.mark.parametrize("folder", LAYERS)
 def test_every_module_has_a_layer(folder: str) -> None:
-    """A new file or folder is put into a layer here before it is used, and no layer is empty."""
-    parts = layers_of(folder)
+    """A new file or folder is put into a layer of docs/design.md before it is used, and no part is
+    empty."""
+    parts = LAYERS[folder]
     inside = [name for name in MODULES if f"{name}.".startswith(f"{folder}." if folder else "")]
     used = {name: part_of(name, parts, folder) for name in inside}
     without = [name for name, part in used.items() if part is None]
@@ -135,7 +100,7 @@ def test_every_module_has_a_layer(folder: str) -> None:
 def test_imports_go_down(folder: str) -> None:
     """No file imports from a layer above its own, and no folder from another of its layer; imports
     in functions and under TYPE_CHECKING count."""
-    parts = layers_of(folder)
+    parts = LAYERS[folder]
     wrong = []
     for name, targets in graph().items():
         own = part_of(name, parts, folder)
