@@ -183,13 +183,9 @@ def _resample(
     mixed = out if out.dtype == work else np.empty(out.shape, work)
     resize = kernels.resize_f4 if single else kernels.resize_f8
     resize(lines, pixels.shape[2], np.array(box, np.float64), method, outside, flip, mixed)
-    if mixed is not out:
-        _round_into(mixed, out)
-
-
-def _round_into(mixed: Pixels, out: Pixels) -> None:
-    """Cast what a resize gives, rounded to what ``out`` can hold where its numbers are whole."""
-    if out.dtype.kind in "iu":
+    if mixed is out:
+        return
+    if out.dtype.kind in "iu":  # rounded to what it can hold
         limit = np.iinfo(out.dtype)
         np.clip(np.rint(mixed), limit.min, limit.max, out=mixed)
     elif out.dtype.kind == "b":

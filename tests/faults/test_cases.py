@@ -104,11 +104,11 @@ FIGURES = " ".join(PAGE.read_text(encoding="utf-8").split())
 def test_numbers() -> None:
     """The limits that are named are the limits of the code."""
     assert f"{codec.MAX_PIXELS:,} pixels" in TEXT
-    assert f"may have {codec.MAX_SCANS} scans" in TEXT
+    assert f"may have {codec.jpeg.MAX_SCANS} scans" in TEXT
     assert f"larger than {checks.BOMB_BYTES >> 20} MiB" in TEXT
     assert f"1/{checks.BOMB_RATIO} of a table" in TEXT
     kinds = {"WEBP": "WebP"}
-    assert ", ".join(kinds.get(kind, kind) for kind in codec.PILLOW_FORMATS) in TEXT
+    assert ", ".join(kinds.get(kind, kind) for kind in codec.headers.PILLOW_FORMATS) in TEXT
     stated = re.search(r"makes some (\d+) attacks", FIGURES)
     assert stated is not None
     assert 0 <= len(all_attacks()) - int(stated[1]) < 100

@@ -330,7 +330,7 @@ def test_junk_before_the_picture(kind: str, name: str) -> None:
     )
     turn = segment(0xE1, b"Exif\0\0" + exif_of(6))
     tables = data.index(b"\xff\xdb")
-    wanted = codec.upright(codec.decode(data, 3), 6)
+    wanted = codec.decoding.upright(codec.decode(data, 3), 6)
     junk = JUNK[name]
     for held in (
         data[:2] + junk + turn + data[2:] if junk[0] == 0xFF else None,
@@ -350,7 +350,7 @@ def test_junk_before_the_picture(kind: str, name: str) -> None:
         if kind == "jpeg":
             small = codec.decode(held, 3, min_size=(32, 24))
             np.testing.assert_array_equal(
-                small, codec.upright(codec.decode(data, 3, min_size=(24, 32)), 6)
+                small, codec.decoding.upright(codec.decode(data, 3, min_size=(24, 32)), 6)
             )
 
 

@@ -22,15 +22,12 @@ from .decoding import decode_values as decode_values
 from .decoding import encode as encode
 from .decoding import find_imagecodecs as find_imagecodecs
 from .decoding import reduction as reduction
-from .decoding import upright as upright
 from .decoding import with_channels as with_channels
 from .headers import IMAGE_SUFFIXES as IMAGE_SUFFIXES
-from .headers import PILLOW_FORMATS as PILLOW_FORMATS
 from .headers import ImageHeader as ImageHeader
 from .headers import check_depth as check_depth
 from .headers import read_header as read_header
 from .headers import read_plain_header as read_plain_header
 from .headers import sniff as sniff
 from .jpeg import MAX_PIXELS as MAX_PIXELS
-from .jpeg import MAX_SCANS as MAX_SCANS
 from .jpeg import Buffer as Buffer
