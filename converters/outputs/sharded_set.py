@@ -97,7 +97,7 @@ class ShardPlan:
         """Read :meth:`to_json`'s text."""
         facts = json.loads(text)
         for field in facts["fields"]:
-            field["shape"] = field["shape"] and tuple(field["shape"])
+            field["shape"] = None if field["shape"] is None else tuple(field["shape"])
         return cls(**facts | {"fields": tuple(FieldMeta(**field) for field in facts["fields"])})
 
 

@@ -716,7 +716,8 @@ def test_space_is_given_back_as_samples_are_copied(
     many files samples are kept is not seen in the set."""
     monkeypatch.setattr("converters.writer.PIECE", 100_000)
     rows = np.random.default_rng(0).integers(0, 256, (48, 64, 64, 3), dtype=np.uint8)
-    options = {"png": {"encoding": "png"}, "lengths": {"variable_length": "data"}}.get(kind, {})
+    differ = {"variable_length": ["data", "n"]}
+    options = {"png": {"encoding": "png"}, "lengths": differ}.get(kind, {})
 
     def run(target: Path, shards: int = 4) -> list[int]:
         made = []
@@ -726,7 +727,10 @@ def test_space_is_given_back_as_samples_are_copied(
                     made.append(number)
                     sample = sample[: number + 9] if kind == "lengths" else sample
                     sample = sample[..., 0] if kind == "grey" else sample
-                    writer.add(sample, number, path=f"{number}", side=rows[0] + number)
+                    values = {"n": np.arange(number), "side": rows[0] + number}
+                    if kind != "lengths":
+                        del values["n"]
+                    writer.add(sample, number, path=f"{number}", **values)
         return made
 
     def finish(workspace: Workspace, number: int, *given: Any) -> None:
