@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Protocol, Self, TypedDict, Unpack, cast
 
 
@@ -39,10 +40,6 @@ def shown(text: object) -> str:
         return letter.encode("unicode_escape").decode("ascii")
 
     return "".join(c if c.isprintable() else escape(c) for c in line)
-
-
-def _rebuild(cls: type[AsyncReaderError], what: str, fields: ErrorFields) -> AsyncReaderError:
-    return cls(what, **fields)
 
 
 class ErrorFields(TypedDict, total=False):
@@ -92,27 +89,15 @@ class AsyncReaderError(Exception):
             self.index += first
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.what, self.fields())
+        return partial(type(self), self.what, **self.fields()), ()
 
     def __str__(self) -> str:
-        where = [
-            part
-            for part in (
-                self.path,
-                None if self.index is None else f"record {self.index}",
-                None if self.key is None else f"key {self.key}",
-                None if self.source_path is None else f"source {self.source_path!r}",
-            )
-            if part is not None
-        ]
-        text = f"{self.what} [{', '.join(where)}]" if where else self.what
-        if self.found is not None:
-            text += f"; found {self.found}"
-        if self.expected is not None:
-            text += f"; expected {self.expected}"
-        if self.hint is not None:
-            text += f"; {self.hint}"
-        return shown(text)
+        source = None if self.source_path is None else repr(self.source_path)
+        places = (("", self.path), ("record ", self.index), ("key ", self.key), ("source ", source))
+        said = (("found ", self.found), ("expected ", self.expected), ("", self.hint))
+        where = ", ".join(f"{word}{value}" for word, value in places if value is not None)
+        more = "".join(f"; {word}{value}" for word, value in said if value is not None)
+        return shown(f"{self.what} [{where}]{more}" if where else f"{self.what}{more}")
 
 
 class ParamsError(AsyncReaderError, ValueError):
