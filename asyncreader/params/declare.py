@@ -60,8 +60,7 @@ class _More(TypedDict, total=False):
 def parameter(default: T, check: Check[T], help: str, **more: Unpack[_More]) -> T:
     """The declaration of a parameter, as a field of a dataclass."""
     metadata = {"check": check, "help": help, **more}
-    field: T = dataclasses.field(default=default, metadata=metadata)
-    return field
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def worked_out(check: Check[T], help: str, **more: Unpack[_More]) -> T:
@@ -74,8 +73,7 @@ def worked_out(check: Check[T], help: str, **more: Unpack[_More]) -> T:
 def family(made: T) -> T:
     """The declaration of parameters that belong together: ``made`` is their dataclass with its
     defaults."""
-    field: T = dataclasses.field(default=made, metadata={"kind": type(made)})
-    return field
+    return dataclasses.field(default=made, metadata={"kind": type(made)})
 
 
 def shown(kind: type) -> dict[str, Parameter]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ..errors import ParamsError
 from ..sampling import draws, takes_classes, takes_weights
@@ -66,16 +66,14 @@ def apart_from(
 ) -> tuple[dict[str, object], dict[str, bool]]:
     """What the caller passed, as by :func:`given_params`, apart from ``flags``: keywords of the
     caller's own, which a dict may hold like any parameter. One that is True wins over the dict."""
-    if isinstance(params, Mapping):
-        names = {raw: snake_case(raw) for raw in params if isinstance(raw, str)}
-        own = {raw: name for raw, name in names.items() if name in flags}
-        for raw, name in own.items():
-            flags[name] |= FLAG(name, params[raw])
-        params = {raw: value for raw, value in params.items() if raw not in own}
-    return given_params(params, overrides), flags
+    given = _collect(params, flags)
+    for name in flags.keys() & given.keys():
+        flags[name] |= FLAG(name, given.pop(name))
+    return {**given, **_collect(overrides)}, flags
 
 
-def _collect(params: Given | None) -> dict[str, object]:
+def _collect(params: Given | None, own: Collection[str] = ()) -> dict[str, object]:
+    """What was passed, by flat names. ``own``: other names that the caller takes."""
     if params is None:
         return {}
     if isinstance(params, str | os.PathLike | list | tuple):
@@ -94,7 +92,7 @@ def _collect(params: Given | None) -> dict[str, object]:
     for raw, value in params.items():
         name = snake_case(raw) if isinstance(raw, str) else raw
         for flat, part in flattened(name, value).items():
-            if flat not in PARAMETERS:
+            if flat not in PARAMETERS and flat not in own:
                 hint = instead(str(name), value)
                 raise ParamsError(f"unknown parameter {written(raw)}", hint=hint)
             if flat in given:

@@ -139,8 +139,7 @@ def _window(value: Any) -> WindowRows:
     near = whole(-FARTHEST, FARTHEST)
     number = plain(value)
     if isinstance(number, int):
-        kept: WindowRows = whole(1, MOST_ROWS + 1).take(number)
-        return kept
+        return whole(1, MOST_ROWS + 1).take(number)
     if not isinstance(value, list | tuple):
         value = list(value)  # an array of numbers
     kept = type(value)(near.take(one) for one in value)
@@ -181,8 +180,7 @@ _ONE_EDGE: Final[Check[Edge]] = one_of(Edge)
 
 def _edge(value: Any) -> Edge | tuple[Edge, Edge]:
     if isinstance(value, str):
-        found: Edge = _ONE_EDGE.take(value)
-        return found
+        return _ONE_EDGE.take(value)
     before, after = value
     return _ONE_EDGE.take(before), _ONE_EDGE.take(after)
 

@@ -154,8 +154,7 @@ class Anchors:
     def rows(self, numbers: Int64) -> Int64:
         """The rows of anchors."""
         which = np.searchsorted(self.ends, numbers, side="right")
-        found: Int64 = numbers * self.every + self.shifts[which]
-        return found
+        return numbers * self.every + self.shifts[which]
 
     def numbers(self, rows: Int64, episodes: Episodes) -> Int64:
         """The numbers of the anchors at ``rows``, without the rows that are no anchor."""
@@ -396,8 +395,7 @@ class Windows(Rule):
         before = (rows - self.episodes.starts[self.episodes.of(rows)])[:, None] + np.array(
             reach
         ) < 0
-        outside: Bools = ~inside & np.where(before, *(edge == "zero" for edge in self.edges))
-        return outside
+        return ~inside & np.where(before, *(edge == "zero" for edge in self.edges))
 
     def records(self, name: str, rows: Int64) -> Int64:
         found, zeroed = self.stored(name, rows)[0], self.zeroed(name, rows)

@@ -187,8 +187,7 @@ def numbers_below(subset: Subset, bounds: Int64) -> Int64:
     if not isinstance(subset, range):
         return np.searchsorted(subset, bounds)
     ordered = subset if subset.step > 0 else subset[::-1]
-    found: Int64 = np.clip(-((ordered.start - bounds) // ordered.step), 0, len(ordered))
-    return found
+    return np.clip(-((ordered.start - bounds) // ordered.step), 0, len(ordered))
 
 
 def ends_inside(ends: Int64 | None, subset: Subset | None) -> Int64 | None:
@@ -198,8 +197,7 @@ def ends_inside(ends: Int64 | None, subset: Subset | None) -> Int64 | None:
     if not isinstance(subset, range) or subset.step != 1:
         return None
     inside: Int64 = np.unique(np.clip(ends, subset.start, subset.stop))
-    left: Int64 = inside[inside > subset.start] - subset.start
-    return left
+    return inside[inside > subset.start] - subset.start
 
 
 def subset_digest(subset: Subset) -> str:
@@ -269,6 +267,5 @@ class Within(Renumbered):
 
     def chosen(self, numbers: Int64) -> Int64:
         if isinstance(self.subset, range):
-            strided: Int64 = numbers * self.subset.step + self.subset.start
-            return strided
+            return numbers * self.subset.step + self.subset.start
         return self.subset[numbers]

@@ -17,7 +17,7 @@ from ..errors import ParamsError
 from ..system.array_types import Bools, Int64, UInt64
 from ..system.checks import whole
 from ..system.keyed_random import STREAM_GEOMETRY, STREAM_POSTPROCESS, key_of, mix_rows
-from .samplers import Sampler
+from .samplers import Sampler, passes
 
 #: Samples planned in one go, see PlanAhead.
 PLANNED: Final = 4096
@@ -181,11 +181,9 @@ class Schedule:
                 records = self.sampler.records(cursor.epoch, positions)
             elif self.last_batch == "wrap":
                 records = np.empty(rows, np.int64)
-                for ahead in range(start // self.length, (start + rows - 1) // self.length + 1):
-                    part = positions // self.length == ahead
-                    records[part] = self.sampler.records(
-                        cursor.epoch + ahead, positions[part] - ahead * self.length
-                    )
+                first = cursor.epoch * self.length
+                for epoch, which, inside in passes(first, self.length, positions):
+                    records[which] = self.sampler.records(epoch, inside)
             else:  # "pad"
                 padded = True
                 valid = positions < self.length
