@@ -142,7 +142,7 @@ def _window(value: Any) -> WindowRows:
         return whole(1, MOST_ROWS + 1).take(number)
     if not isinstance(value, list | tuple):
         value = list(value)  # an array of numbers
-    kept = type(value)(near.take(one) for one in value)
+    kept: WindowRows = type(value)(near.take(one) for one in value)
     several = isinstance(kept, tuple) and (len(kept) not in (2, 3) or kept[2:] == (0,))
     if several or not 0 < len(reach_of(kept)) <= MOST_ROWS:
         raise Wrong(_WINDOW_WORDS, value)
