@@ -20,14 +20,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeAlias
 
-from ..pipeline.children import (
-    STUCK_AFTER,
-    Children,
-    death_of,
-    join_or_leave,
-    packed_error,
-    unpacked_error,
-)
+from ..pipeline import children
+from ..pipeline.children import STUCK_AFTER, Children, join_or_leave, packed_error
 from ..system.signals import after_this, end_with_parent, wait_for
 
 
@@ -326,11 +320,11 @@ class _InChild:
             answer = self.pipe.recv_bytes()
         except (EOFError, OSError):  # it died, or stop() ended it
             if not self.ahead.closed:
-                self.ahead.close(death_of(self.process))
+                self.ahead.close(children.death_of(self.process))
             raise Ended from None
         item, packed = ForkingPickler.loads(answer)
         if packed is not None:
-            raise unpacked_error(packed)
+            raise children.unpacked_error(packed)
         return item
 
 

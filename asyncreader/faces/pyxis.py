@@ -27,16 +27,8 @@ from ..sources import absolute
 from ..sources.lmdb import lmdb_data_file
 from ..system.array_types import Int64
 from ..system.checks import FILE, FILL_MASKED, whole
-from .pyxis_reader import (
-    DATA_DB,
-    META_DB,
-    NB_SAMPLES,
-    Array,
-    Reader,
-    Snapshot,
-    pack_sample,
-    record_key,
-)
+from . import pyxis_reader
+from .pyxis_reader import DATA_DB, META_DB, Array, Reader, Snapshot, pack_sample, record_key
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -166,7 +158,7 @@ class Writer(Closing):
             if number == self.nb_samples - 1:
                 with transaction.cursor(db=self._data) as cursor:
                     left = int(cursor.key()) + 1 if cursor.last() else 0
-            transaction.put(NB_SAMPLES, str(left).encode(), db=self._meta)
+            transaction.put(pyxis_reader.NB_SAMPLES, str(left).encode(), db=self._meta)
 
         self._commit(delete)
         self.nb_samples = left
@@ -176,7 +168,7 @@ class Writer(Closing):
     def set_meta_str(self, key: str | bytes, string: object) -> None:
         """Keep a string with the dataset, under a key of at most 511 bytes."""
         name = key if isinstance(key, bytes) else str(key).encode()
-        if name == NB_SAMPLES or not 0 < len(name) <= 511:
+        if name == pyxis_reader.NB_SAMPLES or not 0 < len(name) <= 511:
             raise ParamsError("not a key for a string of yours", found=repr(key))
         self._commit(lambda transaction: transaction.put(name, str(string).encode(), db=self._meta))
 
@@ -188,7 +180,7 @@ class Writer(Closing):
 
         def whole_transaction() -> None:
             with self._env.begin(write=True) as transaction:
-                transaction.put(NB_SAMPLES, str(number).encode(), db=self._meta)
+                transaction.put(pyxis_reader.NB_SAMPLES, str(number).encode(), db=self._meta)
                 work(transaction)
 
         try:

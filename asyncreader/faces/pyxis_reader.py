@@ -14,15 +14,8 @@ from typing import Any, Final, TypeAlias, TypedDict, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import (
-    Closing,
-    FormatError,
-    ParamsError,
-    ReaderClosedError,
-    SampleError,
-    SourceError,
-    SourceNotFoundError,
-)
+from .. import errors
+from ..errors import Closing, FormatError, ParamsError, SampleError, SourceError
 from ..sources import absolute
 from ..sources.bytestore import OpenFile
 from ..sources.lmdb import Entries, LmdbFile, Tree, lmdb_data_file
@@ -76,7 +69,7 @@ class Snapshot:
         """The newest snapshot. FormatError if the file is damaged or of another layout."""
         data_file = lmdb_data_file(path)
         if data_file is None:
-            raise SourceNotFoundError(
+            raise errors.SourceNotFoundError(
                 "no LMDB data file there", path=path, hint="expected data.mdb"
             )
         for _ in range(_TRIES):
@@ -253,7 +246,7 @@ class Reader(Closing):
         while True:
             snapshot = self._snapshot
             if snapshot is None:
-                raise ReaderClosedError("this Reader is closed", hint="open a new one")
+                raise errors.ReaderClosedError("this Reader is closed", hint="open a new one")
             try:
                 found = look(snapshot)
             except FormatError:

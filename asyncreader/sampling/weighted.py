@@ -17,16 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..pixels import kernels
+from ..system import keyed_random as keyed
 from ..system.array_types import Float64, Int64, UInt64
-from ..system.keyed_random import (
-    STREAM_BAD_SAMPLE,
-    STREAM_CLASS,
-    STREAM_CLASSES,
-    STREAM_WEIGHTED,
-    key_of,
-    mix_rows,
-    scale_rows,
-)
+from ..system.keyed_random import key_of, mix_rows, scale_rows
 from .feistel import permutation, permuted
 from .samplers import AtRandom, digest
 
@@ -96,10 +89,10 @@ class Weighted(AtRandom):
         return self.samples
 
     def records(self, epoch: int, positions: Int64) -> Int64:
-        return self.table.draw(key_of(self.seed, STREAM_WEIGHTED, epoch), positions)
+        return self.table.draw(key_of(self.seed, keyed.STREAM_WEIGHTED, epoch), positions)
 
     def replacements(self, epoch: int, position: int, attempts: int) -> Int64:
-        key = key_of(self.seed, STREAM_BAD_SAMPLE, epoch, position)
+        key = key_of(self.seed, keyed.STREAM_BAD_SAMPLE, epoch, position)
         return self.table.draw(key, np.arange(attempts, dtype=np.int64))
 
     def identity(self) -> Mapping[str, str | int | None]:
@@ -146,13 +139,13 @@ class Balanced(AtRandom):
         cycles, some = divmod(epoch * rest, count)
         before = epoch * whole + cycles + (self._places[classes] < some)
         turns, inside = np.divmod(before + positions // count, sizes)
-        keys = mix_rows(key_of(self.seed, STREAM_CLASS), classes) + turns.view(np.uint64)
+        keys = mix_rows(key_of(self.seed, keyed.STREAM_CLASS), classes) + turns.view(np.uint64)
         found: Int64 = self.members[ends - sizes + permuted(inside, sizes, keys)].astype(np.int64)
         return found
 
     def replacements(self, epoch: int, position: int, attempts: int) -> Int64:
         """Samples of the class that comes there."""
-        key = key_of(self.seed, STREAM_BAD_SAMPLE, epoch, position)
+        key = key_of(self.seed, keyed.STREAM_BAD_SAMPLE, epoch, position)
         draws = mix_rows(key, np.arange(attempts, dtype=np.int64))
         (one,) = self._classes(epoch, np.array([position], np.int64)).tolist()
         size = int(self._sizes[one])
@@ -175,7 +168,8 @@ class Balanced(AtRandom):
     @cached_property
     def _turns(self) -> Int64:
         """The classes in the order in which last groups have them, from epoch to epoch."""
-        return permutation(self.ends.size, self.seed, STREAM_CLASSES)(np.arange(self.ends.size))
+        order = permutation(self.ends.size, self.seed, keyed.STREAM_CLASSES)
+        return order(np.arange(self.ends.size))
 
     @cached_property
     def _places(self) -> Int64:
@@ -188,6 +182,6 @@ class Balanced(AtRandom):
         whole, rest = divmod(self.population, count)
         groups, slots = np.divmod(positions, count)
         last = groups == whole
-        keys = mix_rows(key_of(self.seed, STREAM_CLASSES, epoch), groups)
+        keys = mix_rows(key_of(self.seed, keyed.STREAM_CLASSES, epoch), groups)
         mixed = permuted(slots, np.where(last, rest, count), keys)
         return np.where(last, self._turns[(epoch * rest % count + mixed) % count], mixed)
