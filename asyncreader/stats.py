@@ -17,15 +17,17 @@ LISTED_BAD = 1000
 
 @dataclass
 class Meter:
-    """What one worker has done so far. Each worker writes its own, so there is no lock."""
+    """What one worker has done so far. Each worker writes its own, so there is no lock.
+
+    ``seconds``: spent in each step, by its name; a step that adds to it is shown in stats, trace
+    and doctor, and does not count as reading. ``stopped``: set by close(), what is being filled is
+    not wanted any more. ``spans``: what it did when, in a reader with ``trace`` (see
+    pipeline/trace.py).
+    """
 
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Spent in each step, by its name. A step that adds to it is shown in stats, trace and doctor,
-    and does not count as reading."""
     stopped: bool = False
-    """Set by close(): what is being filled is not wanted any more."""
     spans: Any = ()
-    """What it did when, in a reader with ``trace`` (see pipeline/trace.py)."""
 
     def since(self, before: Mapping[str, float]) -> dict[str, float]:
         """Seconds spent since ``before``, a copy of ``seconds``, in the steps that were taken."""
@@ -77,36 +79,34 @@ class ReaderStats:
     """A snapshot of a reader's work. Seconds of workers are summed over all workers.
 
     ``repr`` is a small table, and a notebook shows it as one.
+
+    * ``batches``, ``samples`` (padded rows included), ``bytes`` (of ``data``): handed out
+    * ``wait_seconds``: time the consumer spent waiting in getNextBatch(); ``elapsed_seconds``: time
+      since the first fetchData()
+    * ``read_seconds``: time reading, copying and converting rows, by the workers or in
+      getNextBatch(); ``decode_seconds``: worker time decoding images and compressed chunks;
+      ``postprocess_seconds``: worker time in ``postprocess``; ``other_seconds``: in other steps, by
+      name
+    * ``queue_depth``: batches fetched and not yet handed out
+    * ``bad_samples``: samples skipped or zeroed by ``on_error``; ``bad_list``: their record numbers
+      and reasons (the first 1,000)
+    * ``nthread``: workers; ``cores``: processor cores that this program may use; 0: not known
     """
 
     batches: int
-    """Batches handed out."""
     samples: int
-    """Rows handed out, padded ones included."""
     bytes: int
-    """Bytes of ``data`` handed out."""
     wait_seconds: float
-    """Time the consumer spent waiting in getNextBatch()."""
     elapsed_seconds: float
-    """Time since the first fetchData()."""
     read_seconds: float
-    """Time reading, copying and converting rows, by the workers or in getNextBatch()."""
     decode_seconds: float
-    """Worker time decoding images and compressed chunks."""
     postprocess_seconds: float
-    """Worker time in ``postprocess``."""
     queue_depth: int
-    """Batches fetched and not yet handed out."""
     bad_samples: int
-    """Samples skipped or zeroed by ``on_error``."""
     bad_list: tuple[tuple[int, str], ...]
-    """Their record numbers and reasons (the first 1,000)."""
     nthread: int
-    """Workers."""
     cores: int = 0
-    """Processor cores that this program may use; 0: not known."""
     other_seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """Worker time in other steps, by name."""
 
     @property
     def seconds(self) -> dict[str, float]:
