@@ -408,10 +408,6 @@ class Windows(Rule):
         if width is None:
             return None
         found = np.zeros((rows.size, width), np.bool_)
-        if self.reach(name) == "episode":
-            lengths = self.whole(name, rows[mask])[1]
-            found[mask] = np.arange(width) < lengths[:, None]
-            return found
         inside = self.stored(name, rows[mask])[1]
         assert inside is not None
         found[mask] = inside
