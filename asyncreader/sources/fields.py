@@ -15,14 +15,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from ..errors import (
-    AsyncReaderError,
-    DecodeError,
-    FormatError,
-    ParamsError,
-    SampleError,
-    closed_on_error,
-)
+from ..errors import DecodeError, FormatError, ParamsError, SampleError, closed_on_error, located
 from ..pixels.augment.base import along
 from ..pixels.codec import decode_values
 from ..pixels.numbers import Stretches, too_long
@@ -120,16 +113,10 @@ def _check_extents(first_name: str, first: SetIndex, name: str, one: SetIndex) -
 def open_file(file: File, index: Callable[[File], SetIndex]) -> OpenSet:
     """The set that ``index`` finds in ``file``, which is closed if that fails, and which errors
     name."""
-    try:  # each file of a set comes by here: without a call more
+    with closed_on_error([file]), located(path=file.path):
         found = index(file)
-        fields = found.fields.values()
-        facts = found.facts
+        fields, facts = found.fields.values(), found.facts
         return OpenSet(found, [one.storage.serve(OpenField(facts, one, file)) for one in fields])
-    except BaseException as exc:
-        file.close()
-        if isinstance(exc, AsyncReaderError):
-            exc.path = exc.path or file.path
-        raise
 
 
 def index_each(fields: Request, index: Callable[[Request], SetIndex]) -> dict[str, SetIndex]:

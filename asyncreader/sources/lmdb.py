@@ -15,7 +15,6 @@ does not fit lies on overflow pages, contiguous, 16 bytes after the page's start
 from __future__ import annotations
 
 import bisect
-import math
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -372,20 +371,6 @@ def shown_key(key: bytes) -> str:
     except UnicodeDecodeError:
         return f"0x{key.hex()}"
     return text if text.isprintable() else f"0x{key.hex()}"
-
-
-def gather(data: UInt8, starts: Int64, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """(n, *shape) in native byte order: the values that lie at ``starts``, one after the other.
-
-    The caller has checked that they lie inside ``data`` and how much memory they take.
-    """
-    size = math.prod(shape) * dtype.itemsize
-    out = np.empty((starts.size, size), np.uint8)
-    step = max(1, (4 << 20) // max(1, size))
-    for lo in range(0, starts.size, step):
-        out[lo : lo + step] = data[starts[lo : lo + step, None] + np.arange(size)]
-    native: Array = out.reshape(-1).view(dtype).reshape(starts.size, *shape)
-    return native.astype(dtype.newbyteorder("="), copy=False)
 
 
 @dataclass(frozen=True)

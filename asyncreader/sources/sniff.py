@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-from ..errors import FormatError, ParamsError, SourceNotFoundError, shown
+from ..errors import FormatError, ParamsError, SourceNotFoundError, closed_on_error, shown
 from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifest
 from ..formats.manifest import NAME as MANIFEST
 from ..pixels.codec import IMAGE_SUFFIXES
@@ -92,7 +92,7 @@ def sniff(path: str, io: str = "auto") -> Sniffed:
             raise _no_set_in(path)
         return Sniffed(path, "LMDB", OpenFile(inside, io, path))
     file = OpenFile(path, io)
-    try:  # each file of a set comes by here: without a call more
+    with closed_on_error([file]):
         data = file.mapped.bytes
         if bears_magic(data):
             return Sniffed(path, "LMDB", file)
@@ -101,9 +101,6 @@ def sniff(path: str, io: str = "auto") -> Sniffed:
         if data[: len(npy.MAGIC)].tobytes() == npy.MAGIC:
             return Sniffed(path, "NPY", file)
         raise _no_set(path, data[:_HEAD].tobytes())
-    except BaseException:
-        file.close()
-        raise
 
 
 def container_of(path: str) -> str:
@@ -127,22 +124,22 @@ _OTHERS: Final[tuple[tuple[bytes, int, str, str, str], ...]] = (
         *(b"\x1f\x8b", 0, "", "a gzip file"),
         "unpack it first: gunzip -k {path}, or tar -xf {path} if it is a .tar.gz",
     ),
-    (b"PAR1", 0, "", "a Parquet table", "data=pandas.read_parquet({name}).to_numpy()"),
+    (b"PAR1", 0, "", "a Parquet table", "write data=pandas.read_parquet({name}).to_numpy()"),
     (
         *(b"MATLAB 5.0", 0, "", "a MAT-file of version 5"),
-        "data=scipy.io.loadmat({name})[VARIABLE], or save it with '-v7.3', which is HDF5",
+        "write data=scipy.io.loadmat({name})[VARIABLE], or save it with '-v7.3', which is HDF5",
     ),
     *(
         (
             *(b"CDF" + version, 0, "", "a netCDF-3 file"),
-            "nccopy -k netCDF-4 {path} out.nc, which makes it HDF5, or "
+            "write nccopy -k netCDF-4 {path} out.nc, which makes it HDF5, or "
             "data=scipy.io.netcdf_file({name}).variables[VARIABLE].data",
         )
         for version in (b"\1", b"\2", b"\5")
     ),
     (
         *(b"\x0e\x03\x13\x01", 0, "", "an HDF4 file"),
-        "h4toh5convert {path} out.h5, which makes it HDF5",
+        "write h4toh5convert {path} out.h5, which makes it HDF5",
     ),
     (
         *(b"", 0, ".tfrecord .tfrecords", "a TFRecord file"),
@@ -151,18 +148,18 @@ _OTHERS: Final[tuple[tuple[bytes, int, str, str, str], ...]] = (
     ),
     (
         *(b"", 0, ".csv", "a table of text"),
-        "asyncreader convert FOLDER out.h5 --labels {path} for the images that it lists, or "
+        "write asyncreader convert FOLDER out.h5 --labels {path} for the images that it lists, or "
         "data=np.loadtxt({name}, delimiter=',') for numbers, with skiprows=1 if names stand above "
         "them",
     ),
     (
         *(b"", 0, ".tsv", "a table of text"),
-        "data=np.loadtxt({name}, delimiter='\\t') for numbers, with skiprows=1 if names stand "
-        "above them",
+        "write data=np.loadtxt({name}, delimiter='\\t') for numbers, with skiprows=1 if names "
+        "stand above them",
     ),
     (
         *(b"", 0, ".pkl .pickle", "a pickle"),
-        "data=pickle.load(open({name}, 'rb')), if you trust whoever wrote it",
+        "write data=pickle.load(open({name}, 'rb')), if you trust whoever wrote it",
     ),
 )
 
@@ -183,15 +180,13 @@ def _no_set(path: str, head: bytes) -> FormatError:
             if head[at:].startswith(magic) if magic else suffix in suffixes.split():
                 what, hint = name, write
                 break
-    if hint.startswith(("data=", "asyncreader ", "nccopy ", "h4toh5convert ")):
-        hint = "write " + hint
     folder = shlex.quote(os.path.dirname(path) or os.curdir)
     for word, text in (("{path}", shlex.quote(path)), ("{name}", repr(path)), ("{folder}", folder)):
         hint = hint.replace(word, text)
     return FormatError("neither HDF5 nor LMDB by its content", path=path, found=what, hint=hint)
 
 
-_TORCH: Final = ("a file of torch.save", "data=torch.load({name}, weights_only=True)")
+_TORCH: Final = ("a file of torch.save", "write data=torch.load({name}, weights_only=True)")
 
 
 def _of_zip(path: str) -> tuple[str, str]:
@@ -208,7 +203,7 @@ def _of_zip(path: str) -> tuple[str, str]:
         return "a zip archive", _UNPACK.replace("{how}", "unzip")
     listed = ", ".join(arrays[:8]) + (", ..." if len(arrays) > 8 else "")
     data = next((name for name in arrays if name in ("data", "images", "x", "X")), arrays[0])
-    return f"arrays (.npz): {listed}", f"data=np.load({{name}})[{data!r}]"
+    return f"arrays (.npz): {listed}", f"write data=np.load({{name}})[{data!r}]"
 
 
 def _no_set_in(path: str) -> FormatError:

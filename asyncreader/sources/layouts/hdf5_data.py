@@ -608,14 +608,16 @@ def offsets_of(found: Hdf5Set, name: str, shape: tuple[int, ...]) -> tuple[str, 
         return copied_if_small(data.values())
 
     group, _, own = name.rpartition("/")
-    usual = {f"{group}/{one}".strip("/"): lengths for one, lengths in candidates(own).items()}
+    usual = {
+        f"{group}/{one}".strip("/"): lengths
+        for one, lengths in candidates(own).items()
+        if group or one in found.h5.names
+    }
     return find_offsets(name, shape[0], fields.own_offsets, usual, table_of)
 
 
 def _may_be_table(found: Hdf5Set, table: str) -> bool:
     """Whether a data set that was not asked for is whole numbers."""
-    if "/" not in table and table not in found.h5.names:
-        return False
     try:
         data = found.h5.reach(table)
     except FormatError:  # a link out of the file

@@ -16,10 +16,12 @@ from ...pixels import kernels
 from ...pixels import tables as col
 from ...pixels.specs import SampleSpec
 from ...system.array_types import Array, Float64, Int64
+from ...system.memory import address_of
 from ..base import row_size
+from ..bytestore import MemoryStore
 from ..extents import Extents, ImageExtents, image_kind
 from ..fields import Layout, SetIndex
-from ..lmdb import AGAIN, Entries, gather
+from ..lmdb import AGAIN, Entries
 from ..request import check_labels, grey_rows, no_field, stored_samples
 from .image_files import check_count, stated_count, text_labels
 from .plugins import ForeignSet, encoded_images, in_order
@@ -305,7 +307,10 @@ def _labels(name: str, values: Values, entries: Entries) -> tuple[Array, tuple[s
     dtype, shape = np.dtype(values.dtype[0].decode()), values.first_shape()
     if len(entries) * row_size(shape, dtype) > tree.data.size:
         raise FormatError(f"labels {name!r} are larger than the file")
-    return gather(tree.data, values.start, shape, dtype), None
+    table = np.empty((len(entries), *shape), dtype)
+    where, rows = values.start + tree.data.ctypes.data, np.arange(len(entries))
+    MemoryStore().gather(where, row_size(shape, dtype), address_of(table), rows)
+    return table.astype(dtype.newbyteorder("="), copy=False), None
 
 
 def _alike(entries: Entries, good: Any, what: str, found: Any = None) -> None:
