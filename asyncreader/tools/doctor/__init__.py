@@ -164,13 +164,8 @@ class _Visit:
         notes: list[str],
     ) -> None:
         self._began = time.perf_counter()
-        self._given, self._p, self._seconds, self._tell, self._notes = (
-            given,
-            p,
-            seconds,
-            tell,
-            notes,
-        )
+        self._given, self._p, self._seconds = given, p, seconds
+        self._tell, self._notes = tell, notes
         self._facts = look(ds.source, p.given_path, memory)
         self._source: Source = ds.source.first
         self._fill = ds.source.fills(p.wanted)[0]
