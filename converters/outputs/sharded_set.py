@@ -241,8 +241,8 @@ class Pieces:
         self._keyed = keyed
         #: Where the next file is written.
         self.path = os.path.join(workspace, "unfinished.h5")
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path)
+        for left in glob.glob(f"{glob.escape(self.path)}*"):  # its fields have files of their own
+            os.unlink(left)
         os.makedirs(self._folder, exist_ok=True)
         self._next = 0
         #: Of each file its path, and how many samples it and those before it have.

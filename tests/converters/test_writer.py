@@ -670,10 +670,13 @@ def test_a_finished_file_that_was_removed_takes_no_other_with_it(
     writer.abandon()
     pieces = tmp_path / ".set.asyncreader-tmp" / "pieces"
     (pieces / sorted(os.listdir(pieces))[1]).unlink()
+    for name in ("unfinished.h5", "unfinished.h5.side"):  # of a run that was killed
+        (pieces.parent / name).write_bytes(b"half")
     with resumable() as again:
         assert known(again) == 30
         for number in range(50):
             again.add(**row(number))
+        assert "unfinished.h5.side" not in os.listdir(pieces.parent)
     with asyncreader.open(tmp_path / "set") as found:
         assert sorted(found.paths) == sorted(f"{number}" for number in range(50))
 
